@@ -1,0 +1,1 @@
+"""All value types of the product. Imports nothing of ours: every other layer may import this one."""

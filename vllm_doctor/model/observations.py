@@ -1,0 +1,401 @@
+"""What is read off the inputs: references, facts, samples, events, scrapes, and the bounded tallies they fold into.
+
+Everything here is a frozen value. `merge` is associative: a file scanned in blocks, a live tail and the logs of a cluster
+are all the same operation. Memory stays bounded: series live in time buckets, events keep their first and last N.
+
+Times are seconds since 1970-01-01 of the *stream's own clock*: local time read as if it were UTC. `Clock` says what is known
+about that clock; `assemble` moves streams onto one axis where it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from msgspec import Struct, field, structs
+
+Scalar = str | float | int | bool
+T = TypeVar("T")
+
+EVENTS_KEPT = 16
+"""First and last N events of one kind that are kept whole; the rest are counted. Enough to show a repeated failure from both ends."""
+PARTS_KEPT = 32
+"""First and last N server lives kept of one stream. A crash loop repeats itself; its first and latest lives tell the story."""
+BUCKETS_KEPT = 4096
+"""Most buckets in one series: a day of 10-second stats lines keeps 32-second detail."""
+
+
+class Ref(Struct, frozen=True):
+    """Where a claim comes from. `line` counts from 1 in the source as the user has it; `before`/`after` are up to two neighbours."""
+
+    source: str
+    line: int
+    text: str
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+class Fact(Struct, frozen=True):
+    """A stated value that holds for a whole run: a version, a flag, a memory figure. `process` is the tag, such as `Worker_TP0`."""
+
+    name: str
+    value: Scalar
+    ref: Ref
+    time: float | None = None
+    engine: int | None = None
+    process: str | None = None
+
+
+class Event(Struct, frozen=True):
+    """Something happened. `values` holds what its line (or record) says about it, keyed by catalogue name."""
+
+    kind: str
+    ref: Ref
+    values: dict[str, Scalar] = field(default_factory=dict)
+    time: float | None = None
+    engine: int | None = None
+    process: str | None = None
+
+
+class Bounded(Struct, frozen=True):
+    """The first and last `EVENTS_KEPT` events of a kind, in order, and how many there were."""
+
+    first: tuple[Event, ...] = ()
+    last: tuple[Event, ...] = ()  # disjoint from `first`; empty while everything fits there
+    count: int = 0
+
+    @staticmethod
+    def of(*events: Event) -> Bounded:
+        result = Bounded()
+        for event in events:
+            result = result.merge(Bounded((event,), (), 1))
+        return result
+
+    def merge(self, other: Bounded) -> Bounded:
+        if not self.count:
+            return other
+        if not other.count:
+            return self
+        known = self.first + self.last + other.first + other.last
+        head = (self.first + other.first)[:EVENTS_KEPT] if self.count == len(self.first) else self.first
+        rest = known[len(head) :]
+        return Bounded(head, rest[-EVENTS_KEPT:], self.count + other.count)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        return self.first + self.last
+
+
+class Point(Struct, frozen=True):
+    """One sampled value with its time and its line."""
+
+    value: float
+    time: float
+    ref: Ref
+
+
+class Bucket(Struct, frozen=True):
+    """All samples of one series that fall in one slot of absolute time."""
+
+    min: Point
+    max: Point
+    first: Point
+    last: Point
+    sum: float
+    count: int
+
+    @staticmethod
+    def of(point: Point) -> Bucket:
+        return Bucket(point, point, point, point, point.value, 1)
+
+    def merge(self, other: Bucket) -> Bucket:
+        """`self` was read before `other`; ties keep what was read first."""
+        return Bucket(
+            min=other.min if other.min.value < self.min.value else self.min,
+            max=other.max if other.max.value > self.max.value else self.max,
+            first=other.first if other.first.time < self.first.time else self.first,
+            last=other.last if other.last.time >= self.last.time else self.last,
+            sum=self.sum + other.sum,
+            count=self.count + other.count,
+        )
+
+
+class Series(Struct, frozen=True):
+    """Samples in absolute-time buckets `2**exponent` seconds wide; the width follows from the span, so any grouping gives the same."""
+
+    buckets: dict[int, Bucket] = field(default_factory=dict)  # slot -> bucket, in order of slot
+    exponent: int = 0
+
+    @staticmethod
+    def of(points: Iterable[Point]) -> Series:
+        buckets: dict[int, Bucket] = {}
+        for point in points:
+            slot = int(point.time // 1)
+            one = Bucket.of(point)
+            buckets[slot] = buckets[slot].merge(one) if slot in buckets else one
+        return Series(dict(sorted(buckets.items())))._narrowed()
+
+    def merge(self, other: Series) -> Series:
+        exponent = max(self.exponent, other.exponent)
+        buckets = dict(self._at(exponent).buckets)
+        for slot, bucket in other._at(exponent).buckets.items():
+            buckets[slot] = buckets[slot].merge(bucket) if slot in buckets else bucket
+        return Series(dict(sorted(buckets.items())), exponent)._narrowed()
+
+    def _at(self, exponent: int) -> Series:
+        if exponent == self.exponent:
+            return self
+        shift = exponent - self.exponent
+        buckets: dict[int, Bucket] = {}
+        for slot, bucket in self.buckets.items():
+            wide = slot >> shift
+            buckets[wide] = buckets[wide].merge(bucket) if wide in buckets else bucket
+        return Series(buckets, exponent)
+
+    def _narrowed(self) -> Series:
+        exponent = self.exponent
+        if self.buckets:
+            first, last = next(iter(self.buckets)), next(reversed(self.buckets))
+            while (last >> (exponent - self.exponent)) - (first >> (exponent - self.exponent)) >= BUCKETS_KEPT:
+                exponent += 1
+        return self._at(exponent)
+
+    def shifted(self, seconds: float) -> Series:
+        """The same samples on another clock."""
+        if not seconds:
+            return self
+
+        def moved(point: Point) -> Point:
+            return structs.replace(point, time=point.time + seconds)
+
+        buckets: dict[int, Bucket] = {}
+        for bucket in self.buckets.values():
+            new = Bucket(moved(bucket.min), moved(bucket.max), moved(bucket.first), moved(bucket.last), bucket.sum, bucket.count)
+            slot = int(new.first.time // (1 << self.exponent))
+            buckets[slot] = buckets[slot].merge(new) if slot in buckets else new
+        return Series(dict(sorted(buckets.items())), self.exponent)
+
+    @property
+    def width(self) -> int:
+        """Seconds per bucket."""
+        return 1 << self.exponent
+
+    def points(self) -> tuple[Point, ...]:
+        """The samples, or where a bucket holds several the ones that shape it (first, extremes, last), in order of time."""
+        result: list[Point] = []
+        for bucket in self.buckets.values():
+            if bucket.count == 1:
+                result.append(bucket.first)
+                continue
+            kept = {id(p): p for p in (bucket.first, bucket.min, bucket.max, bucket.last)}
+            result.extend(sorted(kept.values(), key=lambda p: p.time))
+        return tuple(result)
+
+    @property
+    def count(self) -> int:
+        return sum(bucket.count for bucket in self.buckets.values())
+
+
+class Count(Struct, frozen=True):
+    """How often a kind of line was seen, with the first and the last such line where they were kept."""
+
+    count: int = 0
+    first: Ref | None = None
+    last: Ref | None = None
+
+    def merge(self, other: Count) -> Count:
+        return Count(self.count + other.count, self.first or other.first, other.last or self.last)
+
+
+class Issue(Struct, frozen=True):
+    """A located problem with an input, or an assumption that was made. `code` is stable; `message` is a catalogue text in English
+    with `{names}`, filled from `values` when the report is written."""
+
+    code: str
+    message: str
+    values: dict[str, Scalar] = field(default_factory=dict)
+    ref: Ref | None = None
+
+
+class Part(Struct, frozen=True):
+    """What a stretch of one stream says, from a server's banner (`begins` names it) to the next one.
+
+    `assemble` joins parts into runs: one start of a server prints several banners.
+    """
+
+    begins: str | None = None  # "api" (version or args line of the front end), "engine" (engine initialisation), None (no banner seen)
+    begins_process: str | None = None
+    begins_pid: int | None = None
+    lines: int = 0
+    first_time: float | None = None
+    last_time: float | None = None
+    facts: tuple[Fact, ...] = ()
+    events: dict[str, Bounded] = field(default_factory=dict)
+    series: dict[tuple[str, int], Series] = field(default_factory=dict)  # (sample name, engine index)
+    counts: dict[str, Count] = field(default_factory=dict)
+
+    def merge(self, other: Part) -> Part:
+        """`other` continues `self`."""
+        times = [t for t in (self.first_time, other.first_time) if t is not None]
+        ends = [t for t in (self.last_time, other.last_time) if t is not None]
+        return Part(
+            begins=self.begins,
+            begins_process=self.begins_process,
+            begins_pid=self.begins_pid,
+            lines=self.lines + other.lines,
+            first_time=times[0] if times else None,
+            last_time=ends[-1] if ends else None,
+            facts=_distinct(self.facts + other.facts),
+            events=_joined(self.events, other.events),
+            series=_joined(self.series, other.series),
+            counts=_joined(self.counts, other.counts),
+        )
+
+
+class StreamTally(Struct, frozen=True):
+    """The fold of a stream: its parts in order, and what was wrong with it. Line numbers in Refs count from the block's own start
+    until `merge` moves them."""
+
+    parts: tuple[Part, ...] = ()
+    parts_seen: int = 0
+    lines: int = 0
+    issues: tuple[Issue, ...] = ()
+
+    def merge(self, other: StreamTally) -> StreamTally:
+        if not self.lines:
+            return other
+        if not other.lines:
+            return self
+        moved = other.moved(self.lines)
+        parts, seen = self.parts + moved.parts, self.parts_seen + moved.parts_seen
+        if self.parts and moved.parts and moved.parts[0].begins is None:
+            parts = (*self.parts[:-1], self.parts[-1].merge(moved.parts[0]), *moved.parts[1:])
+            seen -= 1
+        if len(parts) > 2 * PARTS_KEPT:
+            parts = parts[:PARTS_KEPT] + parts[-PARTS_KEPT:]
+        return StreamTally(parts, seen, self.lines + moved.lines, (self.issues + moved.issues)[:EVENTS_KEPT])
+
+    def moved(self, lines: int) -> StreamTally:
+        """The same tally where the block starts `lines` lines further down."""
+        if not lines:
+            return self
+        return structs.replace(
+            self, parts=tuple(_moved_part(p, lines) for p in self.parts), issues=tuple(_moved_issue(i, lines) for i in self.issues)
+        )
+
+
+class Scrape(Struct, frozen=True):
+    """One reading of a Prometheus endpoint, in vLLM's present names. Keys are (name, engine index).
+
+    `buckets` maps upper bound -> cumulative count. Seconds, tokens and ratios as vLLM exports them."""
+
+    source: str
+    time: float | None = None
+    order: int = 0
+    gauges: dict[tuple[str, int], float] = field(default_factory=dict)
+    counters: dict[tuple[str, int], float] = field(default_factory=dict)
+    histograms: dict[tuple[str, int], Histogram] = field(default_factory=dict)
+    info: dict[str, str] = field(default_factory=dict)  # labels of vllm:cache_config_info and the like
+    refs: dict[str, Ref] = field(default_factory=dict)  # name -> the line it was read from
+    families: int = 0
+
+
+class Histogram(Struct, frozen=True):
+    """A cumulative Prometheus histogram: `buckets` are (upper bound, cumulative count), ascending, the last bound infinite."""
+
+    buckets: tuple[tuple[float, float], ...] = ()
+    sum: float = 0.0
+    count: float = 0.0
+
+
+class GpuProcess(Struct, frozen=True):
+    """A row of nvidia-smi's process box. `bytes` is None where the driver prints N/A."""
+
+    pid: int | None
+    name: str
+    bytes: int | None
+    ref: Ref
+
+
+class Gpu(Struct, frozen=True):
+    """One device as a GPU tool shows it. Ratios are 0-1, memory in bytes."""
+
+    index: int
+    name: str | None
+    ref: Ref
+    total_bytes: int | None = None
+    used_bytes: int | None = None
+    utilization: float | None = None
+    processes: tuple[GpuProcess, ...] = ()
+    processes_listed: bool = False
+    time: float | None = None
+
+
+class Launch(Struct, frozen=True):
+    """A launch command or its equivalent, as flags in vLLM's long spelling (`--max-num-seqs` -> "64")."""
+
+    command: str
+    flags: dict[str, Scalar]
+    environment: dict[str, str]
+    model: str | None
+    ref: Ref
+
+
+class Clock(Struct, frozen=True):
+    """What is known of a stream's clock. `year` completes stamps without one; `first_month` is where a log over New Year starts."""
+
+    year: int
+    year_known: bool = False
+    first_month: int = 1
+    utc_offset: float | None = None  # seconds east of UTC; None = unknown
+
+
+def _distinct(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
+    """First statement of each (name, value, engine, process): workers repeat themselves."""
+    seen: dict[tuple[str, Scalar, int | None, str | None], Fact] = {}
+    for fact in facts:
+        seen.setdefault((fact.name, fact.value, fact.engine, fact.process), fact)
+    return tuple(seen.values())
+
+
+K = TypeVar("K")
+M = TypeVar("M", Bounded, Series, Count)
+
+
+def _joined(left: Mapping[K, M], right: Mapping[K, M]) -> dict[K, M]:
+    result = dict(left)
+    for key, value in right.items():
+        result[key] = result[key].merge(value) if key in result else value
+    return result
+
+
+def _moved(ref: Ref, lines: int) -> Ref:
+    return structs.replace(ref, line=ref.line + lines)
+
+
+def _moved_issue(issue: Issue, lines: int) -> Issue:
+    return structs.replace(issue, ref=_moved(issue.ref, lines)) if issue.ref else issue
+
+
+def _moved_part(part: Part, lines: int) -> Part:
+    memo: dict[int, Ref] = {}
+
+    def ref(old: Ref) -> Ref:
+        return memo.setdefault(id(old), _moved(old, lines))
+
+    def point(old: Point) -> Point:
+        return structs.replace(old, ref=ref(old.ref))
+
+    def bucket(old: Bucket) -> Bucket:
+        return structs.replace(old, min=point(old.min), max=point(old.max), first=point(old.first), last=point(old.last))
+
+    def event(old: Event) -> Event:
+        return structs.replace(old, ref=ref(old.ref))
+
+    return structs.replace(
+        part,
+        facts=tuple(structs.replace(f, ref=ref(f.ref)) for f in part.facts),
+        events={k: Bounded(tuple(map(event, b.first)), tuple(map(event, b.last)), b.count) for k, b in part.events.items()},
+        series={k: Series({s: bucket(b) for s, b in v.buckets.items()}, v.exponent) for k, v in part.series.items()},
+        counts={k: Count(c.count, ref(c.first) if c.first else None, ref(c.last) if c.last else None) for k, c in part.counts.items()},
+    )

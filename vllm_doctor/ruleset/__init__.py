@@ -1,0 +1,1 @@
+"""Loads and checks the YAML under rules/."""

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -36,19 +35,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def command(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def command(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The installed `vllm-doctor`, in an environment that holds nothing else."""
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder, with_pip=True)
     installed = pip(folder / "bin" / "python", "install", "--quiet", str(wheel))
     assert installed.returncode == 0, installed.stderr
-    yield folder / "bin" / "vllm-doctor"
+    return folder / "bin" / "vllm-doctor"
 
 
 def run(command: Path, folder: Path, *arguments: str) -> str:
     """Output of the command in a folder far from the checkout, with nothing of the checkout in its environment."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    done = subprocess.run([str(command), *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        [str(command), *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

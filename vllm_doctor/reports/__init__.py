@@ -1,0 +1,32 @@
+"""Report -> bytes for people and programs. `RENDERERS` is the one list of outputs: the command line offers exactly its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ..model.report import Report
+
+
+class Style(NamedTuple):
+    """What an output may need to know about its reader. `width` is in terminal cells; `detail` is -1 (short), 0 or 1 (everything)."""
+
+    width: int = 100
+    color: bool = False
+    detail: int = 0
+
+
+def _text(report: Report, style: Style) -> str:
+    from . import text
+
+    return text.render(report, width=style.width, color=style.color, detail=style.detail)
+
+
+def _json(report: Report, style: Style) -> str:
+    from . import json
+
+    return json.render(report)
+
+
+RENDERERS: dict[str, Callable[[Report, Style], str]] = {"text": _text, "json": _json}

@@ -1,0 +1,471 @@
+"""The terminal report, in the order of a reader who has never seen one and has a server down: what it is, why, what to do, and how
+far to trust it. Pure: a Report in, a string out."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+
+from ..language import format_value, translator
+from ..model.report import Effect, EvidenceReport, Finding, Line, MemoryReport, NotRemedy, Number, Range, RemedyReport, Report, RunReport
+from .page import Page
+from .plain import cells, clean, day_of, moment, quote, source_name, span, zone_of
+
+Translate = Callable[[str], str]
+
+_WEIGHTS = ("decisive", "strong", "moderate", "weak")
+_URGENT = ("critical", "high", "medium")
+_SEVERITY_STYLE = {"critical": "bold red", "high": "bold red", "medium": "bold yellow", "low": "cyan", "info": "cyan"}
+_LISTED = 6
+"""Entries of a secondary list that are shown unless everything is asked for."""
+
+
+def render(report: Report, *, width: int = 100, color: bool = False, detail: int = 0) -> str:
+    """The report as text of at most `width` cells per line (only commands to copy and unbroken names may be longer).
+
+    `color` adds ANSI colours. `detail` is -1 for the answer and what to do, 0, or 1 for every line of evidence with its neighbours.
+    """
+    page = Page(width)
+    view = _View(page, report, translator(report.language), detail)
+    view.header()
+    view.answer()
+    if detail >= 0:
+        view.memory()
+        view.further()
+        view.ruled_out()
+        view.not_checked()
+    view.attach_next()
+    if detail >= 0:
+        view.issues()
+    if detail > 0:
+        view.timeline()
+    view.footer()
+    return page.render(color)
+
+
+class _View:
+    """One rendering: the page, the report, and what all sections share."""
+
+    def __init__(self, page: Page, report: Report, _: Translate, detail: int) -> None:
+        self.page, self.report, self._, self.detail = page, report, _, detail
+        first = report.findings[0] if report.findings else None
+        lead = first if first and (report.verdict == "problem" or (report.verdict == "inconclusive" and first.severity != "info")) else None
+        self.lead: Finding | None = lead
+        run_id = lead.run if lead else None
+        self.run: RunReport | None = next((r for r in report.runs if r.id == run_id), report.runs[-1] if report.runs else None)
+        starts = [t for t in (self.run.started if self.run else None, *(s.first_time for s in report.sources)) if t]
+        self.day = day_of(starts[0]) if starts else ""
+        self.explained: set[str] = set()
+
+    # -- words
+
+    def severity(self, name: str) -> str:
+        _ = self._
+        return {"critical": _("critical"), "high": _("high"), "medium": _("medium"), "low": _("low"), "info": _("info")}[name]
+
+    def status(self, name: str) -> str:
+        _ = self._
+        return {"confirmed": _("confirmed"), "likely": _("likely"), "possible": _("possible")}[name]
+
+    def meaning(self, status: str) -> str:
+        _ = self._
+        return {
+            "confirmed": _("confirmed: decisive evidence, and nothing strong against it"),
+            "likely": _("likely: strong evidence, and nothing strong against it; not proof"),
+            "possible": _("possible: some evidence points here; check before you act on it"),
+        }[status]
+
+    def weight(self, name: str) -> str:
+        _ = self._
+        return {"decisive": _("decisive"), "strong": _("strong"), "moderate": _("moderate"), "weak": _("weak")}[name]
+
+    def basis(self, name: str) -> str:
+        _ = self._
+        return {"measured": _("measured"), "model": _("calculated"), "rule-of-thumb": _("rule of thumb")}[name]
+
+    def value(self, number: float | None, unit: str) -> str:
+        return format_value(number, unit, self.report.language)
+
+    def colon(self, label: str, text: str) -> str:
+        return self._("{label}: {text}").format(label=label, text=text)
+
+    def listed(self, items: Iterable[str]) -> str:
+        return self._(", ").join(items)
+
+    # -- sections
+
+    def header(self) -> None:
+        _, run = self._, self.run
+        parts: list[str] = []
+        if run:
+            version = _("vLLM {version}").format(version=run.vllm_version) if run.vllm_version else _("vLLM, version not seen")
+            parts.append(version + (f" ({run.engine_generation})" if run.engine_generation else ""))
+            parts += [run.model] if run.model else []
+            parts += [self.gpus(run.gpus)] if run.gpus else []
+            when = span(run.started, run.ended)
+            zone = zone_of(run.started or run.ended)
+            parts += [f"{when} {zone}".strip()] if when else []
+            parts.append(self.end(run.end))
+        else:
+            parts.append(_("no vLLM server was seen in the input"))
+        self.page.text(" · ".join(parts), indent=0, style="bold")
+        if len(self.report.runs) > 1 and run:
+            ends = self.listed(self.end(r.end) for r in self.report.runs[:8]) + ("…" if len(self.report.runs) > 8 else "")
+            text = _("server lives in the input: {n} ({ends}); this is {id}").format(n=len(self.report.runs), ends=ends, id=run.id)
+            self.page.text(text, indent=0)
+        if self.report.sources:
+            self.page.text(" · ".join(self.sources()), indent=0, style="dim", lead=self._("read") + "  ", lead_style="dim")
+
+    def gpus(self, names: Sequence[str]) -> str:
+        counted = {name: names.count(name) for name in names}
+        return self.listed(f"{n} × {name}" if n > 1 else name for name, n in counted.items())
+
+    def end(self, end: str) -> str:
+        _ = self._
+        return {"running": _("still running"), "stopped": _("stopped in order"), "crashed": _("crashed"), "unknown": _("end not seen")}[end]
+
+    def sources(self) -> list[str]:
+        """Sources by name; many files of one folder and kind are one entry."""
+        _ = self._
+        groups: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+        for i, source in enumerate(self.report.sources):
+            groups.setdefault((source.name.rpartition("/")[0], source.kinds), []).append(i)
+        result = []
+        for (folder, kinds), members in groups.items():
+            what = self.listed(kind.replace("_", " ") for kind in kinds) or _("nothing recognised")
+            if len(members) > 3:
+                result.append(_("{folder}/ ({kinds}, files: {n})").format(folder=source_name(folder, 40), kinds=what, n=f"{len(members):,}"))
+                continue
+            for i in members:
+                source = self.report.sources[i]
+                name = source_name(source.name, 48)
+                result.append(_("{name} ({kinds}, lines: {n})").format(name=name, kinds=what, n=f"{source.lines:,}"))
+        return result
+
+    def answer(self) -> None:
+        _, report, page = self._, self.report, self.page
+        page.blank()
+        if report.verdict == "healthy":
+            page.text(_("Nothing wrong found — and trouble would have shown."), indent=0, lead="● ", style="bold green", lead_style="green")
+            if report.summary:
+                page.text(report.summary)
+            return
+        if report.verdict == "inconclusive":
+            page.text(self.colon(_("Cannot tell"), report.summary), indent=0, lead="● ", style="bold yellow", lead_style="yellow")
+            if self.lead is None:
+                return
+            page.heading(_("CLOSEST LEAD"), _("worth a look, not an answer"))
+        if self.lead:
+            self.finding(self.lead)
+
+    def finding(self, found: Finding) -> None:
+        """The answer in full."""
+        _, page = self._, self.page
+        style = _SEVERITY_STYLE[found.severity]
+        label = f"{self.status(found.status)}, {self.severity(found.severity)}".upper()
+        page.text(found.title, indent=0, lead=f"● {label}  ", lead_style=style, style="bold", hang=2)
+        self.explained.add(found.status)
+        page.text(" · ".join([*self.where(found), self.meaning(found.status)]), style="dim")
+        if found.summary and found.summary != found.title:
+            page.text(found.summary)
+        self.why(found)
+        self.what_to_do(found)
+
+    def where(self, found: Finding) -> list[str]:
+        _ = self._
+        parts = [found.id + (f" / {found.variant}" if found.variant else "")]
+        if found.engine is not None and len({f.engine for f in self.report.findings if f.engine is not None}) > 1:
+            parts.append(_("engine {n}").format(n=found.engine))
+        when = span(found.first_time, found.last_time, self.day)
+        parts += [when] if when else []
+        if found.ongoing is not None:
+            parts.append(_("still going on when the input ends") if found.ongoing else _("over before the input ends"))
+        return parts
+
+    def why(self, found: Finding) -> None:
+        _, page = self._, self.page
+        if not found.evidence and not found.missing:
+            return
+        page.heading(_("WHY"))
+        ranked = sorted(found.evidence, key=lambda e: (e.direction == "against", _WEIGHTS.index(e.weight)))
+        shown = ranked if self.detail >= 0 else ranked[:1]
+        for item in shown:
+            lead = "+ " if item.direction == "for" else _("- against it:") + " "
+            page.text(f"{item.text} ({self.weight(item.weight)})", lead=lead, hang=2, lead_style="" if item.direction == "for" else "yellow")
+            self.refs(item)
+        if self.detail < 0 or not found.missing:
+            return
+        known = {m.how_to_get for m in self.report.attach_next}
+        below = [m.signal for m in found.missing if m.how_to_get in known]
+        if below:
+            page.text(_("not known: {signals} (see what to attach, below)").format(signals=self.listed(below)), lead="? ", style="dim")
+        for m in found.missing:
+            if m.how_to_get not in known:
+                page.text(_("not known: {signal}. To find out: {how}").format(signal=m.signal, how=m.how_to_get), lead="? ", style="dim")
+
+    def refs(self, item: EvidenceReport) -> None:
+        focus = re.split(r"[._]", item.signal or "")
+        for i, ref in enumerate(item.refs):
+            if i and self.detail <= 0:
+                rest = self.listed(f"{source_name(r.source, 40)}:{r.line}" for r in item.refs[i:])
+                self.page.text(self._("also at {places}").format(places=rest), indent=6, style="dim")
+                return
+            for text in ref.before if self.detail > 0 else ():
+                self.page.raw(quote(text, self.page.width - 10), 8, "dim")
+            self.quoted(ref, 6, focus)
+            for text in ref.after if self.detail > 0 else ():
+                self.page.raw(quote(text, self.page.width - 10), 8, "dim")
+
+    def quoted(self, ref: Line, indent: int, focus: Iterable[str] = ()) -> None:
+        """Where a line is, and the line; on two rows where the place is long."""
+        place = f"{source_name(ref.source, self.page.width - indent - 9)}:{ref.line}"
+        room = self.page.width - indent - cells(place) - 2
+        if room >= 40 or room >= cells(quote(ref.text, room, focus)) == cells(clean(ref.text).strip()):
+            self.page.lines.append([(" " * indent, ""), (place, "cyan"), ("  " + quote(ref.text, room, focus), "")])
+            return
+        self.page.raw(place, indent, "cyan")
+        self.page.raw(quote(ref.text, self.page.width - indent - 2, focus), indent + 2)
+
+    def what_to_do(self, found: Finding) -> None:
+        _, page = self._, self.page
+        if not found.remedies and not found.not_remedies:
+            return
+        page.heading(_("WHAT TO DO"), _("best first, one change at a time") if len(found.remedies) > 1 else "")
+        for number, remedy in enumerate(found.remedies, 1):
+            self.remedy(number, remedy)
+        for other in found.not_remedies:
+            self.not_remedy(other)
+        if self.detail >= 0:
+            self.command(found)
+
+    def remedy(self, number: int, remedy: RemedyReport) -> None:
+        _, page = self._, self.page
+        page.text(remedy.title, lead=f"{number}. ", style="bold", lead_style="bold")
+        change = self.change(remedy)
+        if change:
+            page.raw(change, 7, "green")
+        rows = [(_("effect"), self.effect(e)) for e in remedy.effect]
+        rows += [(label, text) for label, text in ((_("risk"), remedy.risk), (_("check"), remedy.verify)) if text]
+        if self.detail > 0 and remedy.sources:
+            rows.append((_("source"), self.listed(remedy.sources)))
+        wide = max((cells(label) for label, _text in rows), default=0) + 2
+        previous = ""
+        for label, text in rows:
+            page.text(text, indent=5, lead="" if label == previous else label, hang=wide, lead_style="dim")
+            previous = label
+
+    def change(self, remedy: RemedyReport) -> str:
+        """The change as it is typed; what is not to be typed stands in words around it."""
+        _, change = self._, remedy.change
+        if change is None:
+            return ""
+        value = None if change.to is None else shlex.quote(clean(change.to))
+        before = "" if change.from_ is None else clean(change.from_)
+        if change.action == "remove":
+            name = _("{name} from the environment").format(name=change.flag) if remedy.kind == "env" else change.flag
+            if before and before.lower() not in ("true", "yes") and remedy.kind != "env":
+                name = f"{name} {shlex.quote(before)}"
+            return _("remove  {option}").format(option=name)
+        if value is None:
+            option = _("{name} (which value is best, this input cannot tell)").format(name=change.flag)
+        elif remedy.kind == "env":
+            option = f"export {change.flag}={value}"
+        else:
+            option = change.flag if value.lower() == "true" else f"{change.flag} {value}"
+        if before:
+            option += "   " + _("(now {value})").format(value=before)
+        return _("set  {option}").format(option=option)
+
+    def effect(self, effect: Effect) -> str:
+        before, after = self.range(effect.before, effect.unit), self.range(effect.after, effect.unit)
+        if before and after:
+            text = self.colon(effect.quantity, f"{before} → {after}")
+        elif after:
+            text = self.colon(effect.quantity, f"→ {after}")
+        elif before:
+            text = self.colon(effect.quantity, self._("now {value}, after the change not known").format(value=before))
+        else:
+            text = effect.quantity
+        return f"{text} ({self.basis(effect.basis)})"
+
+    def range(self, value: Range, unit: str) -> str:
+        if value is None:
+            return ""
+        if not isinstance(value, list):
+            return self.value(value, unit)
+        low, high = (self.value(v, unit) for v in (value[0], value[-1]))
+        return low if low == high else f"{low} – {high}"
+
+    def not_remedy(self, other: NotRemedy) -> None:
+        text = self._("{flag}: {because}").format(flag=other.flag, because=other.because)
+        self.page.text(text, lead=self._("not") + " ", lead_style="bold yellow")
+
+    def command(self, found: Finding) -> None:
+        """The whole launch command after the changes, one option per line, ready to paste."""
+        command = next((c for c in self.report.commands if c.run == found.run and c.after.strip() != c.before.strip()), None)
+        if command is None:
+            return
+        self.page.text(self._("the launch command with the changes:"))
+        rows = re.split(r"\s+(?=--[a-z])", clean(command.after).strip())
+        for i, row in enumerate(rows):
+            self.page.raw(row + (" \\" if i < len(rows) - 1 else ""), 5 if i == 0 else 7, "green")
+
+    def memory(self) -> None:
+        """What the memory went to and how many requests fit, once for GPUs that read the same."""
+        _, page = self._, self.page
+        rows: dict[tuple[str, ...], list[int]] = {}
+        for memory in self.report.memory:
+            if self.run is None or memory.run == self.run.id:
+                lines = tuple(self.memory_lines(memory))
+                if lines:
+                    rows.setdefault(lines, []).extend([] if memory.gpu is None else [memory.gpu])
+        if rows:
+            page.heading(_("MEMORY"))
+        for lines, gpus in rows.items():
+            label = _("GPU {numbers}").format(numbers=", ".join(map(str, gpus))) + "  " if gpus else ""
+            for i, line in enumerate(lines):
+                page.text(line, lead=label if i == 0 else "", hang=cells(label))
+
+    def memory_lines(self, m: MemoryReport) -> list[str]:
+        _ = self._
+        lines = []
+        parts = [
+            (_("weights"), m.weights_bytes), (_("activations"), m.activation_bytes), (_("outside PyTorch"), m.non_torch_bytes),
+            (_("CUDA graphs"), m.graphs_bytes), (_("KV cache"), m.kv_bytes),
+        ]  # fmt: skip
+        known = self.listed(f"{name} {self.value(value, 'bytes')}" for name, value in parts if value is not None)
+        if m.total_bytes is not None and m.budget_bytes is not None:
+            head = _("{total} in all, of which vLLM may use {budget}")
+            head = head.format(total=self.value(m.total_bytes, "bytes"), budget=self.value(m.budget_bytes, "bytes"))
+            lines.append(self.colon(head, known) if known else head)
+        elif known:
+            lines.append(known)
+        names = {"p50": _("of the usual length"), "p95": _("of the length only 5 % exceed"), "max_model_len": _("of the longest allowed length")}
+        fits = []
+        for key in ("p50", "p95", "max_model_len"):
+            if key in m.requests_that_fit:
+                fit = m.requests_that_fit[key]
+                text = _("{n} {which} ({tokens})")
+                fits.append(text.format(n=self.fits(fit.requests), which=names[key], tokens=self.value(fit.tokens_per_request, "tokens")))
+        if fits:
+            lines.append(self.colon(_("requests that fit in the KV cache at once"), self.listed(fits)))
+        elif m.kv_tokens is not None:
+            lines.append(self.colon(_("room in the KV cache"), self.value(m.kv_tokens, "tokens")))
+        return lines
+
+    def fits(self, requests: Number) -> str:
+        """Whole requests; below one, the share of one that fits."""
+        return self.value(int(requests), "count") if requests >= 1 or requests <= 0 else self.value(round(requests, 2), "count")
+
+    def further(self) -> None:
+        """The other findings, short. The same cause on several engines is one entry."""
+        _, page = self._, self.page
+        rest = [f for f in self.report.findings if f is not self.lead]
+        if not rest:
+            return
+        page.heading(_("ALSO FOUND"))
+        groups: dict[tuple[str, str | None, str | None, str, str], list[Finding]] = {}
+        for found in rest:
+            groups.setdefault((found.id, found.variant, found.run, found.status, found.severity), []).append(found)
+        for members in list(groups.values())[: None if self.detail > 0 else _LISTED]:
+            self.short(members)
+        if self.detail <= 0 and len(groups) > _LISTED:
+            page.text(_("and {n} more, with -v").format(n=len(groups) - _LISTED), style="dim")
+        for status in ("confirmed", "likely", "possible"):
+            if status not in self.explained and any(f.status == status for f in rest):
+                page.text(self.meaning(status), style="dim")
+
+    def short(self, members: list[Finding]) -> None:
+        _, page, found = self._, self.page, members[0]
+        label = f"{self.status(found.status)}, {self.severity(found.severity)}"
+        page.text(found.title, lead=f"{label}  ", lead_style=_SEVERITY_STYLE[found.severity], hang=4)
+        where = [found.id + (f" / {found.variant}" if found.variant else "")]
+        engines = sorted({f.engine for f in members if f.engine is not None})
+        if len(engines) > 1:
+            where.append(_("engines {numbers}").format(numbers=", ".join(map(str, engines))))
+        when = span(min((f.first_time for f in members if f.first_time), default=None), found.last_time, self.day)
+        where += [when] if when else []
+        if found.explained_by:
+            titles = {f.id: f.title for f in self.report.findings}
+            where.append(_("follows from: {causes}").format(causes=self.listed(titles.get(i, i) for i in found.explained_by)))
+        page.text(" · ".join(where), indent=6, style="dim")
+        if found.explained_by:
+            return
+        shown = sorted((e for e in found.evidence if e.direction == "for"), key=lambda e: _WEIGHTS.index(e.weight))[:1]
+        for item in shown:
+            page.text(item.text, indent=6, lead="+ ")
+            for ref in item.refs[:1]:
+                self.quoted(ref, 8, re.split(r"[._]", item.signal or ""))
+        if found.severity in _URGENT and found.remedies:
+            remedy = found.remedies[0]
+            page.text(self.colon(_("to do"), remedy.title), indent=6)
+            if self.change(remedy):
+                page.raw(self.change(remedy), 8, "green")
+
+    def ruled_out(self) -> None:
+        _, page = self._, self.page
+        if not self.report.ruled_out and not self.report.not_indicated:
+            return
+        page.heading(_("RULED OUT"))
+        for item in self.report.ruled_out:
+            because = item.because[0].text if item.because else ""
+            page.text(self.colon(item.title, because) if because else item.title, lead="- ")
+        if self.report.not_indicated:
+            n = len(self.report.not_indicated)
+            text = _("no sign of: {causes}").format(causes=self.listed(self.report.not_indicated))
+            page.text(
+                text if self.detail > 0 or n <= 3 else _("looked for without a sign of it: {n} other causes (-v names them)").format(n=n), style="dim"
+            )
+
+    def not_checked(self) -> None:
+        """Causes grouped by what they need, which is what a reader can act on."""
+        _, page = self._, self.page
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for item in self.report.not_checked:
+            groups.setdefault(tuple(dict.fromkeys(m.how_to_get for m in item.needs)), []).append(item.title)
+        if not groups:
+            return
+        page.heading(_("NOT CHECKED"), _("the input cannot show these, either way"))
+        for needs, titles in list(groups.items())[: None if self.detail > 0 else _LISTED]:
+            text = _("; ").join(titles)
+            page.text(_("{causes} — needs: {needs}").format(causes=text, needs=_("; ").join(needs)) if needs else text, lead="- ")
+        if self.detail <= 0 and len(groups) > _LISTED:
+            page.text(_("and {n} more, with -v").format(n=len(groups) - _LISTED), style="dim")
+
+    def attach_next(self) -> None:
+        if not self.report.attach_next:
+            return
+        self.page.heading(self._("WHAT TO ATTACH NEXT"))
+        for number, item in enumerate(self.report.attach_next, 1):
+            self.page.text(item.how_to_get, lead=f"{number}. ")
+
+    def issues(self) -> None:
+        _, page = self._, self.page
+        if not self.report.issues:
+            return
+        page.heading(_("ABOUT THE INPUT"))
+        for issue in self.report.issues[: None if self.detail > 0 else _LISTED]:
+            place = f"{source_name(issue.ref.source, 40)}:{issue.ref.line}  " if issue.ref else ""
+            page.text(f"{issue.message} ({issue.code})", lead="! " + place, lead_style="yellow", hang=4)
+        if self.detail <= 0 and len(self.report.issues) > _LISTED:
+            page.text(_("and {n} more, with -v").format(n=len(self.report.issues) - _LISTED), style="dim")
+
+    def timeline(self) -> None:
+        if not self.report.timeline:
+            return
+        self.page.heading(self._("TIMELINE"))
+        for entry in self.report.timeline:
+            when = moment(entry.time, self.day) or "-"
+            place = f" ({source_name(entry.ref.source, 40)}:{entry.ref.line})" if entry.ref else ""
+            self.page.text(entry.text + place, lead=when + "  ")
+
+    def footer(self) -> None:
+        _, page = self._, self.page
+        page.blank()
+        if self.lead:
+            page.text(_("more on this cause: vllm-doctor explain {id}").format(id=self.lead.id), indent=0, style="dim")
+        if self.report.redacted:
+            page.text(_("Redacted: keys, prompts, user names and addresses are masked. Still read it before you post it."), indent=0, style="dim")
+        else:
+            page.text(_("NOT redacted: this may show keys, prompts and hosts. Do not post it."), indent=0, style="bold yellow")

@@ -19,7 +19,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --strict hatch_build.py tools tests/bench
+	$(BIN)/mypy --strict --explicit-package-bases hatch_build.py tools tests/bench
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.bench

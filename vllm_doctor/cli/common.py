@@ -1,0 +1,156 @@
+"""What the commands share: exit codes as exceptions, the terminal, and writing results. Loads click only."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..model.observations import Issue
+    from ..ruleset.errors import RulesInvalid
+    from ..ruleset.schema import RuleSet
+
+WIDEST = 120
+"""Wider lines are hard to read; a wide terminal does not change that."""
+
+
+@dataclass
+class Session:
+    """What the outermost handler must know about the command that ran."""
+
+    verbose: bool = False
+
+
+class Misuse(click.ClickException):
+    """Something in the command line that the user can correct."""
+
+    exit_code = 2
+
+    def show(self, file: object = None) -> None:
+        warn(f"vllm-doctor: {self.message}")
+
+
+class NoInput(Misuse):
+    """Nothing that was handed over could be read."""
+
+    exit_code = 3
+
+
+def language_of(option: str | None) -> str:
+    """The language to speak: the option, else the environment's."""
+    from ..language import detect
+
+    return option or detect(os.environ)
+
+
+def warn(text: str) -> None:
+    """To stderr, whatever its encoding can show."""
+    with suppress(OSError):  # a closed stderr is no reason to fail
+        click.echo(_encodable(text, sys.stderr), err=True)
+
+
+def emit(text: str) -> None:
+    """To stdout. A reader that went away (`| head`) is no error and says nothing."""
+    try:
+        sys.stdout.write(_encodable(text, sys.stdout))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter's own flush at exit must not fail again
+
+
+_TYPOGRAPHY = str.maketrans({"→": "->", "…": "...", "·": "|", "●": "*", "—": "-", "–": "-", "×": "x", "“": '"', "”": '"'})
+
+
+def _encodable(text: str, stream: TextIO) -> str:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_TYPOGRAPHY).encode(encoding, "replace").decode(encoding)
+    except LookupError:
+        pass
+    return text
+
+
+def write_file(path: str, text: str) -> None:
+    """Replaces the file in one step: a reader sees the old content or the new, never a part. Devices and pipes are written to.
+
+    Raises Misuse where that is not possible.
+    """
+    target = Path(os.path.realpath(path))
+    data = text.encode("utf-8", "replace")
+    try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(data)
+            return
+        umask = os.umask(0)
+        os.umask(umask)
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~umask
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.chmod(temporary, mode)
+            os.replace(temporary, target)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise Misuse(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def colored(stream: TextIO) -> bool:
+    """May the output carry colours? Not for pipes and files, not against NO_COLOR, not on terminals that have none."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def width() -> int:
+    """Columns to fill: the terminal's or COLUMNS up to a readable limit, 100 where there is no terminal."""
+    import shutil
+
+    return max(40, min(shutil.get_terminal_size((100, 24)).columns, WIDEST))
+
+
+def issue_lines(issues: Iterable[Issue], language: str) -> list[str]:
+    """Issues as lines for stderr: located, in the language, without control characters."""
+    from ..language import translator
+    from ..reports.plain import clean
+
+    _ = translator(language)
+    lines = []
+    for issue in issues:
+        place = f"{issue.ref.source}:{issue.ref.line}: " if issue.ref else ""
+        lines.append(clean(f"{place}{_(issue.message).format(**issue.values)} ({issue.code})"))
+    return lines
+
+
+def load_rules(rules_dir: str | None) -> RuleSet:
+    """The shipped rules, with the user's folder on top. Raises Misuse with all located faults (in a checkout, also of its own rules)."""
+    from ..ruleset.errors import RulesInvalid
+    from ..ruleset.load import load
+
+    try:
+        return load(rules_dir)
+    except RulesInvalid as invalid:
+        raise Misuse(rule_faults(invalid)) from None
+
+
+def rule_faults(invalid: RulesInvalid) -> str:
+    """All faults of a rule set, one or two lines each, in the compilers' `file:line: reason` form."""
+    from ..reports.plain import clean
+
+    lines = [f"the rules do not load: faults: {len(invalid.errors)}"]
+    for fault in sorted(invalid.errors, key=lambda e: (e.file, e.line)):
+        lines.append(clean(f"{fault.file}:{fault.line}: {fault.reason}"))
+        if fault.help:
+            lines.append(clean(f"    help: {fault.help}"))
+    return "\n".join(lines)

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO ?= fixtures/kv-exhaustion-0.32
 SHARED ?= ../shared
 
-.PHONY: demo test check bench score clean
+.PHONY: demo test check docs bench score clean
 
 demo: $(VENV)/.installed
 	$(BIN)/vllm-doctor analyze $(DEMO)/server.log $(DEMO)/metrics
@@ -20,6 +20,9 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy --strict --explicit-package-bases hatch_build.py tools tests/bench
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/python tools/cause_pages.py
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.bench

@@ -9,7 +9,7 @@ about that clock; `assemble` moves streams onto one axis where it can.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from msgspec import Struct, field, structs
@@ -21,6 +21,11 @@ EVENTS_KEPT = 16
 """First and last N events of one kind that are kept whole; the rest are counted. Enough to show a repeated failure from both ends."""
 PARTS_KEPT = 32
 """First and last N server lives kept of one stream. A crash loop repeats itself; its first and latest lives tell the story."""
+FACTS_KEPT = 1024
+"""Distinct facts kept of one part; a server states a few hundred, hostile input any number."""
+SUM_UNIT = 2**32
+CONTEXT = 2
+"""Neighbouring lines that a Ref of an event or a fact carries on each side."""
 BUCKETS_KEPT = 4096
 """Most buckets in one series: a day of 10-second stats lines keeps 32-second detail."""
 
@@ -95,28 +100,35 @@ class Point(Struct, frozen=True):
 
 
 class Bucket(Struct, frozen=True):
-    """All samples of one series that fall in one slot of absolute time."""
+    """All samples of one series that fall in one slot of absolute time.
+
+    `total` is the sum in units of `2**-32`: sums of integers do not depend on the grouping, sums of floats do. Ties between points
+    are broken by time, then line, so that a bucket does not depend on the order in which its parts were joined either."""
 
     min: Point
     max: Point
     first: Point
     last: Point
-    sum: float
+    total: int
     count: int
 
     @staticmethod
     def of(point: Point) -> Bucket:
-        return Bucket(point, point, point, point, point.value, 1)
+        return Bucket(point, point, point, point, round(point.value * SUM_UNIT), 1)
+
+    @property
+    def sum(self) -> float:
+        return self.total / SUM_UNIT
 
     def merge(self, other: Bucket) -> Bucket:
-        """`self` was read before `other`; ties keep what was read first."""
+        a, b = self, other
         return Bucket(
-            min=other.min if other.min.value < self.min.value else self.min,
-            max=other.max if other.max.value > self.max.value else self.max,
-            first=other.first if other.first.time < self.first.time else self.first,
-            last=other.last if other.last.time >= self.last.time else self.last,
-            sum=self.sum + other.sum,
-            count=self.count + other.count,
+            min=b.min if (b.min.value, b.min.time, b.min.ref.line) < (a.min.value, a.min.time, a.min.ref.line) else a.min,
+            max=b.max if (-b.max.value, b.max.time, b.max.ref.line) < (-a.max.value, a.max.time, a.max.ref.line) else a.max,
+            first=b.first if (b.first.time, b.first.ref.line) < (a.first.time, a.first.ref.line) else a.first,
+            last=b.last if (b.last.time, b.last.ref.line) >= (a.last.time, a.last.ref.line) else a.last,
+            total=a.total + b.total,
+            count=a.count + b.count,
         )
 
 
@@ -170,7 +182,7 @@ class Series(Struct, frozen=True):
 
         buckets: dict[int, Bucket] = {}
         for bucket in self.buckets.values():
-            new = Bucket(moved(bucket.min), moved(bucket.max), moved(bucket.first), moved(bucket.last), bucket.sum, bucket.count)
+            new = Bucket(moved(bucket.min), moved(bucket.max), moved(bucket.first), moved(bucket.last), bucket.total, bucket.count)
             slot = int(new.first.time // (1 << self.exponent))
             buckets[slot] = buckets[slot].merge(new) if slot in buckets else new
         return Series(dict(sorted(buckets.items())), self.exponent)
@@ -254,26 +266,59 @@ class Part(Struct, frozen=True):
 
 class StreamTally(Struct, frozen=True):
     """The fold of a stream: its parts in order, and what was wrong with it. Line numbers in Refs count from the block's own start
-    until `merge` moves them."""
+    until `merge` moves them.
+
+    `head` and `tail` are the stream's first and last lines and `last_time` the last stamp in it: what the neighbouring block needs
+    to complete the context of its outermost Refs and the time of its unstamped lines."""
 
     parts: tuple[Part, ...] = ()
     parts_seen: int = 0
     lines: int = 0
     issues: tuple[Issue, ...] = ()
+    head: tuple[str, ...] = ()
+    tail: tuple[str, ...] = ()
+    last_time: float | None = None
 
     def merge(self, other: StreamTally) -> StreamTally:
         if not self.lines:
             return other
         if not other.lines:
             return self
-        moved = other.moved(self.lines)
-        parts, seen = self.parts + moved.parts, self.parts_seen + moved.parts_seen
-        if self.parts and moved.parts and moved.parts[0].begins is None:
-            parts = (*self.parts[:-1], self.parts[-1].merge(moved.parts[0]), *moved.parts[1:])
+        moved = other._continuing(self.tail, self.last_time).moved(self.lines)
+        mine = self._followed_by(other.head).parts
+        parts, seen = mine + moved.parts, self.parts_seen + moved.parts_seen
+        if mine and moved.parts and moved.parts[0].begins is None:
+            parts = (*mine[:-1], mine[-1].merge(moved.parts[0]), *moved.parts[1:])
             seen -= 1
         if len(parts) > 2 * PARTS_KEPT:
             parts = parts[:PARTS_KEPT] + parts[-PARTS_KEPT:]
-        return StreamTally(parts, seen, self.lines + moved.lines, (self.issues + moved.issues)[:EVENTS_KEPT])
+        return StreamTally(
+            parts=parts,
+            parts_seen=seen,
+            lines=self.lines + moved.lines,
+            issues=(self.issues + moved.issues)[:EVENTS_KEPT],
+            head=(self.head + other.head)[:CONTEXT],
+            tail=(self.tail + other.tail)[-CONTEXT:],
+            last_time=self.last_time if other.last_time is None else other.last_time,
+        )
+
+    def _continuing(self, before: tuple[str, ...], time: float | None) -> StreamTally:
+        """The same tally after lines that end with `before`, the last stamp among them being `time`."""
+
+        def ref(old: Ref) -> Ref:
+            gap = CONTEXT - len(old.before)
+            return structs.replace(old, before=before[-gap:] + old.before) if gap > 0 and old.line <= CONTEXT else old
+
+        return structs.replace(self, parts=tuple(_told(p, ref, time) for p in self.parts))
+
+    def _followed_by(self, after: tuple[str, ...]) -> StreamTally:
+        """The same tally before lines that start with `after`."""
+
+        def ref(old: Ref) -> Ref:
+            gap = CONTEXT - len(old.after)
+            return structs.replace(old, after=old.after + after[:gap]) if gap > 0 and old.line > self.lines - CONTEXT else old
+
+        return structs.replace(self, parts=self.parts[:-CONTEXT] + tuple(_told(p, ref, None) for p in self.parts[-CONTEXT:]))
 
     def moved(self, lines: int) -> StreamTally:
         """The same tally where the block starts `lines` lines further down."""
@@ -355,7 +400,7 @@ def _distinct(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
     seen: dict[tuple[str, Scalar, int | None, str | None], Fact] = {}
     for fact in facts:
         seen.setdefault((fact.name, fact.value, fact.engine, fact.process), fact)
-    return tuple(seen.values())
+    return tuple(seen.values())[:FACTS_KEPT]
 
 
 K = TypeVar("K")
@@ -375,6 +420,24 @@ def _moved(ref: Ref, lines: int) -> Ref:
 
 def _moved_issue(issue: Issue, lines: int) -> Issue:
     return structs.replace(issue, ref=_moved(issue.ref, lines)) if issue.ref else issue
+
+
+def _told(part: Part, ref: Callable[[Ref], Ref], time: float | None) -> Part:
+    """The part with the Refs of its facts and events completed, and `time` where they have none."""
+
+    def fact(old: Fact) -> Fact:
+        new, at = ref(old.ref), time if old.time is None else old.time
+        return old if new is old.ref and at == old.time else structs.replace(old, ref=new, time=at)
+
+    def event(old: Event) -> Event:
+        new, at = ref(old.ref), time if old.time is None else old.time
+        return old if new is old.ref and at == old.time else structs.replace(old, ref=new, time=at)
+
+    return structs.replace(
+        part,
+        facts=tuple(map(fact, part.facts)),
+        events={k: Bounded(tuple(map(event, b.first)), tuple(map(event, b.last)), b.count) for k, b in part.events.items()},
+    )
 
 
 def _moved_part(part: Part, lines: int) -> Part:

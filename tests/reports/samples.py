@@ -347,7 +347,7 @@ def healthy(language: str = "en") -> Report:
             Finding(
                 "low-prefix-hit", None, "run-1", 0, "low", "possible", None, "contributing", (),
                 t("Few prefix cache hits", "前缀缓存命中率低"), "", None, None, None,
-                (EvidenceReport(t("3 % of the looked-up tokens were found", "查询的 token 有 3% 命中"), "for", "weak", "prefix_cache.hit_ratio", 0.03, "ratio"),),
+                (EvidenceReport(t("3 % of the looked-up tokens were found", "查询命中 3%"), "for", "weak", "prefix_cache.hit_ratio", 0.03, "ratio"),),
                 (), (), (),
             ),
         ),
@@ -412,7 +412,10 @@ def failed_start(language: str = "en") -> Report:
     )  # fmt: skip
 
 
-HOSTILE = "\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x9b2J\u202egnp.exe\u2066\u200b[bold]markup[/bold]\r\n\tnext\x00\ud800\U000e0041 :smile: {0} %s"
+HOSTILE = (
+    "\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://x\x1b\\link"
+    "\x9b2J\u202egnp.exe\u2066\u200b[bold]markup[/bold]\r\n\tnext\x00\ud800\U000e0041 :smile: {0} %s"
+)
 
 
 def hostile() -> Report:

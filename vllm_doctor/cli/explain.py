@@ -150,15 +150,6 @@ def change_text(change: ChangeRule) -> str:
     return f"export {name}={value}" if change.env else f"{name} {value}"
 
 
-def change_text(change: ChangeRule) -> str:
-    """The lever, with its value where it is always the same."""
-    name = change.flag or change.env or ""
-    if change.action == "remove":
-        return f"unset {name}" if change.env else f"- {name}"
-    value = "..." if change.to is None else str(change.to)
-    return f"export {name}={value}" if change.env else f"{name} {value}"
-
-
 def applies(bounds: Applies | None) -> str:
     """Where a rule holds, in short: `vLLM >=0.8, V1`."""
     if bounds is None:

@@ -80,7 +80,7 @@ def lint(rules_dir: str | None) -> int:
     except RulesInvalid as invalid:
         warn(rule_faults(invalid))
         return 1
-    counted = {"formats": rules.formats, "causes": rules.causes, "remedies": rules.remedies, "flags": rules.flags, "metrics": rules.metrics}
+    counted: dict[str, list[Any]] = {"formats": rules.formats, "causes": rules.causes, "remedies": rules.remedies, "flags": rules.flags}
     emit("ok: " + ", ".join(f"{len(items)} {kind}" for kind, items in counted.items()) + "\n")
     for replaced in rules.extra:
         emit(f"note: {replaced} replaces the shipped rule of that name\n")

@@ -14,7 +14,7 @@ _ABSOLUTE = re.compile(
     r"(?:(?:^|[T ]\s*)(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}(?:[.,]\d{1,9})?))?)?"
     r"\s*(?P<zone>Z|[+-]\d{2}:?\d{2})?"
 )
-_RELATIVE = re.compile(r"-(?=\d)(?:(?P<d>\d+)d)?(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m(?:in)?)?(?:(?P<s>\d+)s?)?")
+_RELATIVE = re.compile(r"-(?=\d)(?:(?P<d>\d{1,9})d)?(?:(?P<h>\d{1,9})h)?(?:(?P<m>\d{1,9})m(?:in)?)?(?:(?P<s>\d{1,9})s?)?")
 
 
 class TimeBound(Struct, frozen=True):
@@ -74,7 +74,7 @@ def parse(text: str) -> TimeBound:
     second = float((found["second"] or "0").replace(",", "."))
     try:
         if month is not None and day is not None:
-            _seconds(year or 2000, month, day)  # 2000 has a 29 February
+            _seconds(2000 if year is None else year, month, day)  # 2000 has a 29 February
     except ValueError:
         raise ValueError(_forms(text)) from None
     if hour > 24 or minute > 59 or second >= 61 or (hour == 24 and (minute or second)):

@@ -18,15 +18,15 @@ class Style(NamedTuple):
 
 
 def _text(report: Report, style: Style) -> str:
-    from . import text
+    from .text import render
 
-    return text.render(report, width=style.width, color=style.color, detail=style.detail)
+    return render(report, width=style.width, color=style.color, detail=style.detail)
 
 
 def _json(report: Report, style: Style) -> str:
-    from . import json
+    from .json import render
 
-    return json.render(report)
+    return render(report)
 
 
 RENDERERS: dict[str, Callable[[Report, Style], str]] = {"text": _text, "json": _json}

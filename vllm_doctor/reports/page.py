@@ -24,7 +24,7 @@ class Page:
 
     def heading(self, text: str, note: str = "") -> None:
         self.blank()
-        self.lines.append([(clean(text), "bold"), (f"  {clean(note)}" if note else "", "dim")])
+        self.text(note, indent=0, lead=f"{text}  " if note else text, hang=2, style="dim", lead_style="bold")
 
     def raw(self, text: str, indent: int, style: str = "") -> None:
         """A line that is to be copied: never wrapped."""

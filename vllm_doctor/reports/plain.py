@@ -14,7 +14,7 @@ ELLIPSIS = "…"
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, erase
     r"|\x9b[0-?]*[ -/]*[@-~]"
-    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # OSC, DCS, SOS, PM, APC: titles, links, clipboard
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]{0,1000}(?:\x07|\x1b\\|\x9c)"  # OSC, DCS, SOS, PM, APC: titles, links
     r"|\x1b[ -/]*[0-~]"
 )
 _HARMLESS = re.compile(r"[\x20-\x7e]*")
@@ -65,14 +65,20 @@ def cut(text: str, width: int) -> str:
     return f"{head}{ELLIPSIS}{tail}"
 
 
-_UNIT = re.compile(r"[^\s\u1100-\uffef]+|\s+|[\u1100-\uffef]")
+_UNIT = re.compile(
+    r"[\d.,]+ (?:[KMGT]iB|%|ms|s|min|tokens)(?![\w/])[^\s\u1100-\uffef]*"  # a figure stays with its unit
+    r"|[^\s\u1100-\uffef]+|\s+|[\u1100-\uffef]"
+)
 _NO_START = frozenset("，。、；：！？）》」』】”’％…,.;:!?)]}%")
 _NO_END = frozenset("（《「『【“‘([{")
 
 
 def wrap(text: str, width: int, start: int = 0) -> list[str]:
-    """Lines of at most `width` cells, the first of them `start` cells shorter. Breaks at spaces and between Chinese characters, never before closing or after opening
-    punctuation; a word that is wider than the line is broken."""
+    """Lines of at most `width` cells, the first of them `start` cells shorter.
+
+    Breaks at spaces and between Chinese characters, never before closing or after opening punctuation, nor between a figure and its
+    unit; a word that is wider than the line is broken.
+    """
     width = max(width, 8)
     units: list[str] = []
     for unit in _UNIT.findall(text):
@@ -119,7 +125,8 @@ _SEGMENT = re.compile(r"(?<=[,;])\s+|(?<=[.:])\s+(?=[A-Z])")
 def quote(text: str, width: int, focus: Iterable[str] = ()) -> str:
     """A log line in at most `width` cells, for reading: without vLLM's process, level, time and origin, which the reference gives.
 
-    What is still too long is thinned by clauses: those that hold words of `focus` or report a failure stay, gaps become `…`.
+    What is still too long is thinned by clauses: those that hold terms of `focus` (the parts of a signal's name) or report a failure
+    stay, gaps become `…`.
     """
     text = clean(text).strip()
     body = text[_PREFIX.match(text).end() :] or text  # type: ignore[union-attr]
@@ -128,11 +135,17 @@ def quote(text: str, width: int, focus: Iterable[str] = ()) -> str:
     parts = [part for part in _SEGMENT.split(body[:4000]) if part]
     if len(parts) < 2:
         return cut(body, width)
-    words = [w.lower() for w in focus if len(w) > 1]
+    phrases = [term.lower().replace("_", " ") for term in focus if len(term) > 1]
+    words = {word for phrase in phrases for word in phrase.split() if len(word) > 2}
 
     def score(i: int) -> tuple[float, int]:
         lowered = parts[i].lower()
-        points = 2.0 * sum(w in lowered for w in words) + 1.5 * bool(_TELLING.search(parts[i])) + 0.5 * any(c.isdigit() for c in lowered)
+        points = (
+            2.0 * sum(p in lowered for p in phrases)
+            + 0.5 * sum(w in lowered for w in words)
+            + 1.5 * bool(_TELLING.search(parts[i]))
+            + 0.5 * any(c.isdigit() for c in lowered)
+        )
         return (-points, i)
 
     kept: set[int] = set()
@@ -185,15 +198,15 @@ def zone_of(iso: str | None) -> str:
 
 def span(first: str | None, last: str | None, day: str = "") -> str:
     """`13:48:52 → 13:51:32`; one time alone where the two are equal or one is missing; empty where both are."""
-    start, end = moment(first, day), moment(last, day_of(first) or day)
-    if start and end and start != end:
-        return f"{start} → {end}"
-    return start or end
+    start = moment(first, day)
+    if first is None or last is None or moment(first) == moment(last):
+        return start or moment(last, day)
+    return f"{start} → {moment(last, day_of(first) or day)}"
 
 
 def source_name(name: str, width: int) -> str:
     """A source's name in at most `width` cells; the end of a path tells more than its beginning."""
-    name = clean(name)
+    name = "stdin" if name == "-" else clean(name)
     if cells(name) <= width:
         return name
     backwards = name[::-1]

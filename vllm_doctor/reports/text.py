@@ -90,6 +90,9 @@ class _View:
     def colon(self, label: str, text: str) -> str:
         return self._("{label}: {text}").format(label=label, text=text)
 
+    def noted(self, text: str, note: str) -> str:
+        return self._("{text} ({note})").format(text=text, note=note)
+
     def listed(self, items: Iterable[str]) -> str:
         return self._(", ").join(items)
 
@@ -133,7 +136,7 @@ class _View:
             groups.setdefault((source.name.rpartition("/")[0], source.kinds), []).append(i)
         result = []
         for (folder, kinds), members in groups.items():
-            what = self.listed(kind.replace("_", " ") for kind in kinds) or _("nothing recognised")
+            what = self.listed(map(self.kind, kinds)) or _("nothing recognised")
             if len(members) > 3:
                 result.append(_("{folder}/ ({kinds}, files: {n})").format(folder=source_name(folder, 40), kinds=what, n=f"{len(members):,}"))
                 continue
@@ -142,6 +145,14 @@ class _View:
                 name = source_name(source.name, 48)
                 result.append(_("{name} ({kinds}, lines: {n})").format(name=name, kinds=what, n=f"{source.lines:,}"))
         return result
+
+    def kind(self, name: str) -> str:
+        _, name = self._, name.replace("_", " ").replace("-", " ")
+        known = {
+            "server log": _("server log"), "metrics": _("metrics"), "gpu dump": _("GPU dump"), "launch settings": _("launch settings"),
+            "kernel log": _("kernel log"), "prose": _("prose"),
+        }  # fmt: skip
+        return known.get(name.lower(), name)
 
     def answer(self) -> None:
         _, report, page = self._, self.report, self.page
@@ -163,7 +174,7 @@ class _View:
         """The answer in full."""
         _, page = self._, self.page
         style = _SEVERITY_STYLE[found.severity]
-        label = f"{self.status(found.status)}, {self.severity(found.severity)}".upper()
+        label = self.listed([self.status(found.status), self.severity(found.severity)]).upper()
         page.text(found.title, indent=0, lead=f"● {label}  ", lead_style=style, style="bold", hang=2)
         self.explained.add(found.status)
         page.text(" · ".join([*self.where(found), self.meaning(found.status)]), style="dim")
@@ -191,8 +202,8 @@ class _View:
         ranked = sorted(found.evidence, key=lambda e: (e.direction == "against", _WEIGHTS.index(e.weight)))
         shown = ranked if self.detail >= 0 else ranked[:1]
         for item in shown:
-            lead = "+ " if item.direction == "for" else _("- against it:") + " "
-            page.text(f"{item.text} ({self.weight(item.weight)})", lead=lead, hang=2, lead_style="" if item.direction == "for" else "yellow")
+            lead = "+ " if item.direction == "for" else _("- against it: ")
+            page.text(self.noted(item.text, self.weight(item.weight)), lead=lead, hang=2, lead_style="" if item.direction == "for" else "yellow")
             self.refs(item)
         if self.detail < 0 or not found.missing:
             return
@@ -205,24 +216,34 @@ class _View:
                 page.text(_("not known: {signal}. To find out: {how}").format(signal=m.signal, how=m.how_to_get), lead="? ", style="dim")
 
     def refs(self, item: EvidenceReport) -> None:
-        focus = re.split(r"[._]", item.signal or "")
+        focus = (item.signal or "").split(".")
         for i, ref in enumerate(item.refs):
             if i and self.detail <= 0:
                 rest = self.listed(f"{source_name(r.source, 40)}:{r.line}" for r in item.refs[i:])
                 self.page.text(self._("also at {places}").format(places=rest), indent=6, style="dim")
                 return
-            for text in ref.before if self.detail > 0 else ():
-                self.page.raw(quote(text, self.page.width - 10), 8, "dim")
-            self.quoted(ref, 6, focus)
-            for text in ref.after if self.detail > 0 else ():
-                self.page.raw(quote(text, self.page.width - 10), 8, "dim")
+            if self.detail > 0 and (ref.before or ref.after):
+                self.context(ref, 6, focus)
+            else:
+                self.quoted(ref, 6, focus)
+
+    def context(self, ref: Line, indent: int, focus: Iterable[str]) -> None:
+        """A line between its neighbours."""
+        room = self.page.width - indent - 4
+        self.page.raw(f"{source_name(ref.source, room - 9)}:{ref.line}", indent, "cyan")
+        for text in ref.before:
+            self.page.raw(quote(text, room), indent + 4, "dim")
+        self.page.raw("> " + quote(ref.text, room, focus), indent + 2)
+        for text in ref.after:
+            self.page.raw(quote(text, room), indent + 4, "dim")
 
     def quoted(self, ref: Line, indent: int, focus: Iterable[str] = ()) -> None:
-        """Where a line is, and the line; on two rows where the place is long."""
+        """Where a line is, and the line; on a row of its own where it would have to be cut beside its place."""
         place = f"{source_name(ref.source, self.page.width - indent - 9)}:{ref.line}"
         room = self.page.width - indent - cells(place) - 2
-        if room >= 40 or room >= cells(quote(ref.text, room, focus)) == cells(clean(ref.text).strip()):
-            self.page.lines.append([(" " * indent, ""), (place, "cyan"), ("  " + quote(ref.text, room, focus), "")])
+        beside = quote(ref.text, room, focus)
+        if room >= 20 and beside == quote(ref.text, 100_000):
+            self.page.lines.append([(" " * indent, ""), (place, "cyan"), ("  " + beside, "")])
             return
         self.page.raw(place, indent, "cyan")
         self.page.raw(quote(ref.text, self.page.width - indent - 2, focus), indent + 2)
@@ -262,20 +283,17 @@ class _View:
             return ""
         value = None if change.to is None else shlex.quote(clean(change.to))
         before = "" if change.from_ is None else clean(change.from_)
+        now = "   " + _("(now {value})").format(value=before) if before else ""
+        if remedy.kind == "env":
+            if change.action == "remove":
+                return f"unset {change.flag}{now}"
+            return f"export {change.flag}={value or ''}" + (now if value is not None else "   " + _("(which value is best, this input cannot tell)"))
         if change.action == "remove":
-            name = _("{name} from the environment").format(name=change.flag) if remedy.kind == "env" else change.flag
-            if before and before.lower() not in ("true", "yes") and remedy.kind != "env":
-                name = f"{name} {shlex.quote(before)}"
-            return _("remove  {option}").format(option=name)
+            given = f" {shlex.quote(before)}" if before and before.lower() not in ("true", "yes") else ""
+            return _("remove  {option}").format(option=change.flag + given)
         if value is None:
-            option = _("{name} (which value is best, this input cannot tell)").format(name=change.flag)
-        elif remedy.kind == "env":
-            option = f"export {change.flag}={value}"
-        else:
-            option = change.flag if value.lower() == "true" else f"{change.flag} {value}"
-        if before:
-            option += "   " + _("(now {value})").format(value=before)
-        return _("set  {option}").format(option=option)
+            return _("set  {option}").format(option=change.flag) + "   " + _("(which value is best, this input cannot tell)") + now
+        return _("set  {option}").format(option=change.flag if value.lower() == "true" else f"{change.flag} {value}") + now
 
     def effect(self, effect: Effect) -> str:
         before, after = self.range(effect.before, effect.unit), self.range(effect.after, effect.unit)
@@ -287,7 +305,7 @@ class _View:
             text = self.colon(effect.quantity, self._("now {value}, after the change not known").format(value=before))
         else:
             text = effect.quantity
-        return f"{text} ({self.basis(effect.basis)})"
+        return self.noted(text, self.basis(effect.basis))
 
     def range(self, value: Range, unit: str) -> str:
         if value is None:
@@ -298,7 +316,7 @@ class _View:
         return low if low == high else f"{low} – {high}"
 
     def not_remedy(self, other: NotRemedy) -> None:
-        text = self._("{flag}: {because}").format(flag=other.flag, because=other.because)
+        text = self.colon(other.flag, other.because)
         self.page.text(text, lead=self._("not") + " ", lead_style="bold yellow")
 
     def command(self, found: Finding) -> None:
@@ -378,7 +396,7 @@ class _View:
 
     def short(self, members: list[Finding]) -> None:
         _, page, found = self._, self.page, members[0]
-        label = f"{self.status(found.status)}, {self.severity(found.severity)}"
+        label = self.listed([self.status(found.status), self.severity(found.severity)])
         page.text(found.title, lead=f"{label}  ", lead_style=_SEVERITY_STYLE[found.severity], hang=4)
         where = [found.id + (f" / {found.variant}" if found.variant else "")]
         engines = sorted({f.engine for f in members if f.engine is not None})
@@ -396,7 +414,7 @@ class _View:
         for item in shown:
             page.text(item.text, indent=6, lead="+ ")
             for ref in item.refs[:1]:
-                self.quoted(ref, 8, re.split(r"[._]", item.signal or ""))
+                self.quoted(ref, 8, (item.signal or "").split("."))
         if found.severity in _URGENT and found.remedies:
             remedy = found.remedies[0]
             page.text(self.colon(_("to do"), remedy.title), indent=6)
@@ -447,7 +465,7 @@ class _View:
         page.heading(_("ABOUT THE INPUT"))
         for issue in self.report.issues[: None if self.detail > 0 else _LISTED]:
             place = f"{source_name(issue.ref.source, 40)}:{issue.ref.line}  " if issue.ref else ""
-            page.text(f"{issue.message} ({issue.code})", lead="! " + place, lead_style="yellow", hang=4)
+            page.text(self.noted(issue.message, issue.code), lead="! " + place, lead_style="yellow", hang=4)
         if self.detail <= 0 and len(self.report.issues) > _LISTED:
             page.text(_("and {n} more, with -v").format(n=len(self.report.issues) - _LISTED), style="dim")
 

@@ -1,0 +1,139 @@
+"""Languages: detection, a complete catalogue, and figures with units."""
+
+from __future__ import annotations
+
+import ast
+import math
+import string
+from pathlib import Path
+
+import pytest
+from babel.messages.pofile import read_po as babel_read_po
+
+from vllm_doctor.language import CATALOGUE, detect, format_value, read_po, translator
+
+PACKAGE = Path(__file__).resolve().parent.parent / "vllm_doctor"
+
+
+def texts_in_code() -> list[tuple[str, ast.expr]]:
+    """Every first argument of a call of `_` (or `self._`) in the package, with its place."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and "_" in (getattr(node.func, "id", ""), getattr(node.func, "attr", "")):
+                found.append((f"{path.relative_to(PACKAGE)}:{node.lineno}", node.args[0]))
+    return found
+
+
+LITERALS = {node.value: place for place, node in texts_in_code() if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+CHINESE = read_po(CATALOGUE.read_text(encoding="utf-8"))
+
+
+def placeholders(text: str) -> list[str]:
+    return sorted(name for _, name, _, _ in string.Formatter().parse(text) if name is not None)
+
+
+def test_there_are_texts_to_translate() -> None:
+    assert len(LITERALS) > 50
+
+
+@pytest.mark.parametrize("text", sorted(LITERALS), ids=repr)
+def test_a_text_in_code_has_a_translation_with_the_same_placeholders(text: str) -> None:
+    assert CHINESE.get(text), f"{LITERALS[text]}: no Chinese for {text!r} in {CATALOGUE.name}"
+    assert placeholders(CHINESE[text]) == placeholders(text)
+
+
+def test_every_translation_keeps_its_placeholders() -> None:
+    assert {k: v for k, v in CHINESE.items() if placeholders(k) != placeholders(v)} == {}
+
+
+def test_the_catalogue_is_read_as_babel_reads_it() -> None:
+    with CATALOGUE.open("rb") as file:
+        catalogue = babel_read_po(file, locale="zh")
+    assert {str(m.id): str(m.string) for m in catalogue if m.id} == CHINESE
+
+
+def test_no_text_stands_twice_in_the_catalogue() -> None:
+    ids = [line for line in CATALOGUE.read_text(encoding="utf-8").splitlines() if line.startswith("msgid ")]
+    assert sorted(set(ids)) == sorted(ids)
+
+
+def test_strings_of_a_catalogue_may_span_lines_and_hold_escapes() -> None:
+    assert read_po('# note\nmsgid ""\nmsgstr "Language: zh\\n"\n\nmsgid "a "\n"\\"b\\""\nmsgstr "甲\\n"\n"乙"\n') == {'a "b"': "甲\n乙"}
+
+
+def test_a_catalogue_with_plurals_is_refused() -> None:
+    with pytest.raises(ValueError, match="line 2: 'msgid_plural' is not msgid or msgstr"):
+        read_po('msgid "a"\nmsgid_plural "b"\n')
+
+
+def test_english_and_missing_texts_stay_as_they_are() -> None:
+    assert (translator("en")("WHY"), translator("zh")("WHY"), translator("zh")("no such text"), translator("fr")("WHY")) == (
+        "WHY",
+        "依据",
+        "no such text",
+        "WHY",
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "language"),
+    [
+        ({}, "en"),
+        ({"LANG": "zh_CN.UTF-8"}, "zh"),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, "en"),
+        ({"LANG": "de_DE", "LC_MESSAGES": "zh_TW"}, "zh"),
+        ({"LANG": "zh_CN", "LC_ALL": ""}, "zh"),
+        ({"VLLM_DOCTOR_LANG": "ZH", "LC_ALL": "en_US"}, "zh"),
+        ({"VLLM_DOCTOR_LANG": "en", "LANG": "zh_CN"}, "en"),
+    ],
+)
+def test_the_first_variable_that_is_set_decides(environ: dict[str, str], language: str) -> None:
+    assert detect(environ) == language
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "english", "chinese"),
+    [
+        (10_597_000_000, "bytes", "9.87 GiB", "9.87 GiB"),
+        (-(2**30), "bytes", "-1.00 GiB", "-1.00 GiB"),
+        (96_675_430, "bytes", "92.2 MiB", "92.2 MiB"),
+        (1536, "bytes", "1.5 KiB", "1.5 KiB"),
+        (0, "bytes", "0 B", "0 B"),
+        (3 * 2**40, "bytes", "3.00 TiB", "3.00 TiB"),
+        (0.969, "ratio", "97 %", "97%"),
+        (0, "ratio", "0 %", "0%"),
+        (1, "ratio", "100 %", "100%"),
+        (0.004, "ratio", "0.4 %", "0.4%"),
+        (0.0001, "ratio", "< 0.1 %", "< 0.1%"),
+        (0.996, "ratio", "99.6 %", "99.6%"),
+        (0.99999, "ratio", "> 99.9 %", "> 99.9%"),
+        (12.5, "ratio", "1,250 %", "1,250%"),
+        (5120, "tokens", "5,120 tokens", "5,120 个 token"),
+        (34, "count", "34", "34"),
+        (1234567, "count", "1,234,567", "1,234,567"),
+        (0.375, "count", "0.375", "0.375"),
+        (41.04, "tokens/s", "41 tokens/s", "41 token/s"),
+        (0.00004, "s", "0.04 ms", "0.04 毫秒"),
+        (0.17, "s", "170 ms", "170 毫秒"),
+        (0, "s", "0 s", "0 秒"),
+        (6.2, "s", "6.2 s", "6.2 秒"),
+        (59.97, "s", "1 min", "1 分"),
+        (105, "s", "1 min 45 s", "1 分 45 秒"),
+        (3725, "s", "1 h 02 min", "1 小时 02 分"),
+        (90000, "s", "1 d 01 h", "1 天 01 小时"),
+        (-105, "s", "-1 min 45 s", "-1 分 45 秒"),
+        (4.2, "per_minute", "4.2/min", "4.2/分钟"),
+        (0.53, "per_second", "0.53/s", "0.53/秒"),
+        (0.12, "times", "0.12x", "0.12x"),
+        (256, "times", "256x", "256x"),
+        (7, "widgets", "7 widgets", "7 widgets"),
+        (True, "flag", "yes", "是"),
+        ("FLASH_ATTN", "text", "FLASH_ATTN", "FLASH_ATTN"),
+        (None, "count", "unknown", "未知"),
+        (math.nan, "s", "unknown", "未知"),
+        (math.inf, "s", "unlimited", "无上限"),
+    ],
+)
+def test_a_value_reads_with_its_unit(value: float | str | None, unit: str, english: str, chinese: str) -> None:
+    assert (format_value(value, unit, "en"), format_value(value, unit, "zh")) == (english, chinese)

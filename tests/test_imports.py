@@ -10,14 +10,16 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "vllm_doctor"
 
 ORDER = [
-    {"model", "language"},
+    {"model", "language", "versions"},
     {"ruleset"},
     {"parsing"},
     {"assemble"},
     {"signals", "capacity"},
     {"diagnosis"},
     {"remedies"},
+    {"narrate"},
     {"pipeline"},
+    {"selftest"},
     {"reports"},
     {"cli", "web", "live", "fleet"},
 ]
@@ -56,7 +58,7 @@ def test_imports_point_downwards(path: Path) -> None:
     assert own in RANK or own in SIDE, f"{own} has no place in the layout"
     for target in imports_of(path):
         other = layer(target)
-        if other in ("", own, "__version__", "model", "language"):
+        if other in ("", own, "__version__", "model", "language", "versions"):
             continue
         if own in SIDE:
             pytest.fail(f"{path} imports {target}: {own} may import only model")

@@ -279,6 +279,7 @@ scheduler.slots.used_ratio | ratio | most requests running while others waited, 
 scheduler.slots.full_share | ratio | share of the samples with waiting requests in which all of max_num_seqs ran
 scheduler.plateau_share | ratio | share of the samples with waiting requests in which running stood at its own maximum
 kv_cache.prompt_share | ratio | longest observed prompt, of the tokens in the KV pool
+kv_cache.free_prompts | ratio | free tokens in the KV pool while requests waited (mean), of the longest observed prompt
 latency.itl.stalled_share | ratio | share of all inter-token time that was spent in gaps of 10 medians or more
 latency.ttft.after_queue | s | mean TTFT minus mean queue time
 latency.ttft.queue_share | ratio | mean queue time, of mean TTFT
@@ -311,6 +312,8 @@ engine.killed.count | count | engine or worker processes whose exit code says SI
 engine.exception.count | count | Python exceptions of the engine or a worker before its death
 shutdown.before_failure | count | 1 where a stop was asked for before anything failed, 0 where the failure came first
 shutdown.cut_streams | count | requests that met a dead engine after the stop was asked for
+memory.utilization_in_force | ratio | gpu_memory_utilization: as set, as printed, or the version's default
+sockets.send_queue.max | bytes | most bytes sent to one client that it has not read yet
 gpu.foreign | bytes | memory of processes that are not vLLM's, on the GPUs that vLLM uses
 """
 

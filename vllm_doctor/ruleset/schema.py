@@ -23,10 +23,12 @@ class Text(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Applies(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a rule holds. `version` is a specifier such as `>=0.8,<0.11`; an unknown version makes it unknown."""
+    """Where a rule holds. `version` is a specifier such as `>=0.8,<0.11`; an unknown version makes it unknown.
+    `device` is vLLM's device word (`cpu`, `cuda`) or its negation (`!cpu`)."""
 
     version: str | None = None
     engine_generation: Literal["V0", "V1"] | None = None
+    device: str | None = None
 
 
 class Gives(Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,321 @@
+"""Puts judgements and advice into words: Case and judgements in, Report out, in one language.
+
+Rule texts come from `rules/`; the program's own sentences are keyed by their English text in the catalogue (see `language`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta, timezone
+
+from . import __version__
+from .assemble import STARTUP_FAILURES
+from .language import format_value, translator
+from .model import report as out
+from .model.case import Case, Known, Run, Value
+from .model.catalogue import OBSERVATIONS, SIGNALS
+from .model.judgement import Advice, Held, Judgement
+from .model.observations import Event, Issue, Ref
+from .ruleset.schema import Cause, Remedy, RuleSet, Text
+from .versions import generation
+
+LINE_CHARACTERS = 2000
+"""Longest quoted line. vLLM's configuration line has about 4,000; what tells is never at its far end."""
+SERIES = ("requests.running", "requests.waiting", "kv_cache.usage", "throughput.prompt", "throughput.generation", "requests.swapped")
+"""Series that every report carries for its plots."""
+
+TIMELINE = (
+    "startup.complete",
+    *STARTUP_FAILURES,
+    "startup.failed",
+    "scheduler.preempted",
+    "oom",
+    "engine.fatal_error",
+    "engine.died",
+    "worker.died",
+    "process.killed",
+    "client.disconnected",
+    "shutdown.requested",
+    "shutdown.complete",
+)
+"""Kinds of events that tell a run's story; the first of each is enough."""
+
+
+class Narrator:
+    """Texts of one report: the rules, the language, and how figures and lines are written in it."""
+
+    def __init__(self, case: Case, rules: RuleSet, language: str) -> None:
+        self.case, self.rules, self.language = case, rules, language
+        self._ = translator(language)
+        self.causes = {c.id: c for c in rules.causes}
+        self.remedies = {r.id: r for r in rules.remedies}
+        self.inputs = {i.id: i for i in rules.inputs}
+
+    def fill(self, text: Text, values: dict[str, Value]) -> str:
+        """A rule text with its figures. A figure that is unknown is called so."""
+
+        def figure(match: re.Match[str]) -> str:
+            value = values.get(match[1])
+            return format_value(value.value if isinstance(value, Known) else None, SIGNALS[match[1]].unit, self.language)
+
+        return re.sub(r"\{([a-z0-9_.]+)\}", figure, text.in_language(self.language))
+
+    def needs(self, pairs: Iterable[tuple[str, str]]) -> tuple[out.MissingReport, ...]:
+        result = []
+        for signal, key in pairs:
+            known = self.inputs.get(key)
+            result.append(out.MissingReport(signal, known.how_to_get.in_language(self.language) if known else key))
+        return tuple(result)
+
+    def finding(self, j: Judgement, advice: Sequence[Advice], not_remedies: Sequence[tuple[str, str]]) -> out.Finding:
+        cause = self.causes[j.cause]
+        run = next(r for r in self.case.runs if r.id == j.run)
+        first, last = _span(j, run)
+        return out.Finding(
+            id=j.cause,
+            variant=j.variant,
+            run=j.run,
+            engine=j.engine,
+            severity=j.severity,
+            status=j.status or "possible",
+            confidence=None,
+            role=j.role,
+            explained_by=j.explained_by,
+            title=cause.title.in_language(self.language),
+            summary=self.fill(cause.summary, {}),
+            first_time=iso(first),
+            last_time=iso(last),
+            ongoing=_ongoing(j, run),
+            evidence=tuple(self.evidence(cause, h) for h in _strongest_first(j.evidence)),
+            missing=self.needs(j.missing),
+            remedies=tuple(self.remedy(self.remedies[a.remedy], a) for a in advice),
+            not_remedies=tuple(out.NotRemedy(flag, because) for flag, because in not_remedies),
+        )
+
+    def evidence(self, cause: Cause, held: Held) -> out.EvidenceReport:
+        index = int(held.rule[held.rule.index("[") + 1 : -1])
+        item = (cause.for_ if held.direction == "for" else cause.against)[index]
+        signal = held.signals[0] if held.signals else None
+        value = held.values.get(signal) if signal else None
+        return out.EvidenceReport(
+            text=self.fill(item.why, held.values),
+            direction=held.direction,
+            weight=held.weight,
+            signal=signal,
+            value=value.value if isinstance(value, Known) and abs(value.value) != float("inf") else None,
+            unit=SIGNALS[signal].unit if signal else None,
+            refs=tuple(line(r) for r in held.refs),
+        )
+
+    def remedy(self, remedy: Remedy, advice: Advice) -> out.RemedyReport:
+        change = None
+        if advice.action and advice.option:
+            change = out.Change(advice.action, advice.option, _scalar(advice.from_), _scalar(advice.to))
+        return out.RemedyReport(
+            id=remedy.id,
+            title=self.fill(remedy.title, advice.values),
+            kind=remedy.kind,
+            change=change,
+            effect=(),
+            risk=self.fill(remedy.risk, advice.values),
+            verify=self.fill(remedy.verify, advice.values),
+            sources=tuple(remedy.sources),
+        )
+
+    def run(self, run: Run) -> out.RunReport:
+        own = generation(run)
+        return out.RunReport(
+            id=run.id,
+            vllm_version=run.version,
+            engine_generation="V0" if own == "V0" else "V1" if own == "V1" else None,
+            model=run.text("model.name") or (run.launch.model if run.launch else None),
+            gpus=tuple(g.name or f"GPU {g.index}" for g in self.case.gpus),
+            flags=run.flags(),
+            launch_command=run.launch.command if run.launch else None,
+            started=iso(run.started),
+            ended=iso(run.ended),
+            end=run.end,
+        )
+
+    def issue(self, issue: Issue) -> out.IssueReport:
+        text = self._(issue.message)
+        for key, value in issue.values.items():
+            text = text.replace("{" + key + "}", str(value))
+        return out.IssueReport(issue.code, text, line(issue.ref) if issue.ref else None)
+
+    def timeline(self, run: Run) -> list[out.TimelineEntry]:
+        entries = []
+        if run.has_banner and run.facts:
+            entries.append(out.TimelineEntry(iso(run.started), run.id, "start", self._("the server starts"), line(run.facts[0].ref)))
+        for kind in TIMELINE:
+            found = run.events_of(kind)
+            if found:
+                count = run.event_count(kind)
+                text = self._(OBSERVATIONS[kind].meaning) + (f" (x{count})" if count > 1 else "")
+                entries.append(out.TimelineEntry(iso(found[0].time), run.id, kind, text, line(found[0].ref)))
+        return entries
+
+    def series(self, run: Run) -> list[out.SeriesReport]:
+        result = []
+        for track in run.tracks:
+            for name in SERIES:
+                for engine in run.engines:
+                    series = track.series.get((name, engine))
+                    if series is not None:
+                        points = [(str(iso(b.first.time)), b.min.value, b.sum / b.count, b.max.value) for b in series.buckets.values()]
+                        result.append(out.SeriesReport(run.id, engine, name, OBSERVATIONS[name].unit, series.width, points))
+        return result
+
+    def summary(self, verdict: out.Verdict, findings: Sequence[out.Finding], missing: Sequence[str]) -> str:
+        """The first sentence of every output."""
+        if verdict == "problem":
+            top = findings[0]
+            strongest = next((e.text for e in top.evidence if e.direction == "for"), "")
+            return f"{top.title}: {strongest}" if strongest else top.title
+        if verdict == "healthy":
+            return self._(
+                "Nothing wrong was found, and trouble would have shown: the server worked under load, its queue, KV cache and errors in view."
+            )
+        failure = _failure(self.case)
+        if failure is not None:
+            return (
+                self._("Cannot tell: the server failed with the error below, and no rule of this version explains it.")
+                + " "
+                + failure.ref.text.strip()[:300]
+            )
+        if findings and findings[0].status == "possible":
+            return self._("Cannot tell: the inputs fit a cause but do not show it.") + " " + findings[0].title
+        if not self.case.runs:
+            return self._("Cannot tell: nothing of a vLLM server was found in the input.")
+        return self._("Cannot tell: nothing wrong was found, but the inputs do not show enough to call the server healthy.")
+
+
+def iso(time: float | None) -> str | None:
+    """Seconds of a stream's own clock as ISO 8601 without zone."""
+    if time is None:
+        return None
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=round(time, 3))
+    except OverflowError:
+        return None
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds" if moment.microsecond else "seconds")
+
+
+def line(ref: Ref) -> out.Line:
+    """A quoted line, bounded in length."""
+
+    def cut(text: str) -> str:
+        return text if len(text) <= LINE_CHARACTERS else text[: LINE_CHARACTERS - 1] + "…"
+
+    return out.Line(ref.source, ref.line, cut(ref.text), tuple(map(cut, ref.before)), tuple(map(cut, ref.after)))
+
+
+def _scalar(value: object) -> str | None:
+    return None if value is None else ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _strongest_first(evidence: Sequence[Held]) -> list[Held]:
+    order = ("decisive", "strong", "moderate", "weak")
+    return sorted(evidence, key=lambda h: (h.direction == "against", order.index(h.weight)))
+
+
+def _span(j: Judgement, run: Run) -> tuple[float | None, float | None]:
+    """First and last time of a finding: its window's, or where it rests on events theirs."""
+    times = [t for h in j.evidence if h.direction == "for" for r in h.refs if (t := _event_time(run, r)) is not None]
+    if times:
+        return min(times), max(times)
+    return (j.window.start, j.window.end) if j.window.track >= 0 else (run.started, run.ended)
+
+
+def _event_time(run: Run, ref: Ref) -> float | None:
+    return next((e.time for b in run.events.values() for e in b.events if e.ref == ref), None)
+
+
+def _ongoing(j: Judgement, run: Run) -> bool | None:
+    """Does the trouble last to the end of what was seen? Unknown for failures and where nothing has a time."""
+    if j.window.whole or j.window.track < 0 or run.ended is None:
+        return None
+    return j.window.end >= run.ended - 30.0 and run.end == "running"
+
+
+def _failure(case: Case) -> Event | None:
+    """The error to quote where no rule explains a failed server: the first own exception, else what says that the start failed."""
+    for run in case.runs:
+        if run.end != "crashed" and "exception" not in run.events:
+            continue
+        for kinds in (("oom",), STARTUP_FAILURES, ("exception",), ("engine.fatal_error",), ("engine.died", "worker.died"), ("startup.failed",)):
+            found = [e for k in kinds for e in run.events_of(k)]
+            if found and run.end == "crashed":
+                return found[0]
+    return None
+
+
+def assemble_report(
+    case: Case,
+    rules: RuleSet,
+    language: str,
+    verdict: out.Verdict,
+    missing: Sequence[str],
+    findings: Sequence[tuple[Judgement, Sequence[Advice], Sequence[tuple[str, str]]]],
+    others: Sequence[Judgement],
+) -> out.Report:
+    """The whole report, not yet redacted."""
+    narrator = Narrator(case, rules, language)
+    told = [narrator.finding(j, advice, nots) for j, advice, nots in findings]
+    ruled_out = []
+    for j in others:
+        if j.outcome == "ruled_out":
+            cause = narrator.causes[j.cause]
+            because = tuple(narrator.evidence(cause, h) for h in j.evidence if h.direction == "against")
+            ruled_out.append(out.RuledOut(j.cause, j.run, cause.title.in_language(language), because))
+    unchecked: dict[str, list[tuple[str, str]]] = {}
+    for j in others:
+        if j.outcome == "not_checked":
+            unchecked.setdefault(j.cause, []).extend(m for m in j.missing if m not in unchecked.get(j.cause, []))
+    seen = {f.id for f in told} | {r.id for r in ruled_out} | set(unchecked)
+    not_indicated = tuple(dict.fromkeys(j.cause for j in others if j.outcome == "not_indicated" and j.cause not in seen))
+    issues = [*case.issues, *_rule_issues(rules), *(_contradiction(j) for j, _, _ in findings if j.contradicted)]
+    wanted = _attach(verdict, missing, findings, unchecked)
+    entries = [e for run in case.runs for e in narrator.timeline(run)]
+    return out.Report(
+        tool=out.Tool("vllm-doctor", __version__, rules.version),
+        redacted=False,
+        verdict=verdict,
+        summary=narrator.summary(verdict, told, missing),
+        language=language,
+        sources=tuple(out.SourceReport(s.name, s.kinds, s.bytes, s.lines, iso(s.first_time), iso(s.last_time)) for s in case.sources),
+        runs=tuple(narrator.run(r) for r in case.runs),
+        findings=tuple(told),
+        ruled_out=tuple(ruled_out),
+        not_indicated=not_indicated,
+        not_checked=tuple(out.NotChecked(c, narrator.causes[c].title.in_language(language), narrator.needs(ms)) for c, ms in unchecked.items()),
+        attach_next=narrator.needs(wanted),
+        series=tuple(s for run in case.runs for s in narrator.series(run)),
+        issues=tuple(narrator.issue(i) for i in issues),
+        timeline=tuple(sorted(entries, key=lambda e: (e.time or "", e.ref.line if e.ref else 0))),
+    )
+
+
+def _attach(
+    verdict: out.Verdict, missing: Sequence[str], findings: Sequence[tuple[Judgement, object, object]], unchecked: dict[str, list[tuple[str, str]]]
+) -> list[tuple[str, str]]:
+    """What to attach next, the most telling first: what the verdict lacks, then the leading finding, then causes that were not checked."""
+    wanted: dict[str, str] = {}
+    if verdict == "inconclusive":
+        wanted.update(dict.fromkeys(missing, ""))
+    for j, _, _ in findings[:1]:
+        for signal, key in j.missing:
+            wanted.setdefault(key, signal)
+    for pairs in unchecked.values():
+        for signal, key in pairs:
+            wanted.setdefault(key, signal)
+    return [(signal, key) for key, signal in wanted.items()]
+
+
+def _rule_issues(rules: RuleSet) -> list[Issue]:
+    return [Issue("rule-replaced", "The rule {id} of this tool was replaced by one of your own.", {"id": name}) for name in rules.extra]
+
+
+def _contradiction(j: Judgement) -> Issue:
+    return Issue("contradiction", "The evidence about {cause} is decisive both ways; it is only called possible.", {"cause": j.cause})

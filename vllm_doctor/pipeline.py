@@ -1,0 +1,277 @@
+"""Bytes to Report: the one place that strings the layers together.
+
+sources -> segments -> streams -> fold -> assemble -> signals -> judgements -> advice -> words -> redaction
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from .assemble import Inputs, Origin, assemble, within
+from .diagnosis.judge import holds, judge
+from .diagnosis.rank import ranked, verdict
+from .model.case import Case, SourceSummary
+from .model.judgement import Judgement
+from .model.observations import Clock, Gpu, Issue, Launch, Scrape, StreamTally
+from .model.report import Report
+from .model.timebound import TimeBound
+from .narrate import Narrator, assemble_report
+from .redact import redact as redacted
+from .remedies.advise import advise
+from .ruleset.conditions import comparisons, parse, signals_in
+from .ruleset.load import load
+from .ruleset.schema import RuleSet
+from .signals.evaluate import Evaluator
+
+if TYPE_CHECKING:
+    from .parsing.framing import Segment
+    from .parsing.streams import Stream
+    from .sources import Source
+
+WHOLE = 8 * 2**20
+"""Sources up to this size are cut into segments line by line (a paste mixes kinds); larger ones are of one kind, told by their head."""
+
+Progress = Callable[[str, int, int], None]
+"""(source name, bytes read, bytes in all)."""
+
+
+class Gathered:
+    """What parsing has found so far. The one mutable thing of the pipeline, local to one analysis."""
+
+    def __init__(self, rules: RuleSet, issues: Iterable[Issue]) -> None:
+        self.rules = rules
+        self.tallies: dict[Origin, list[StreamTally]] = {}
+        self.scrapes: list[Scrape] = []
+        self.gpus: list[Gpu] = []
+        self.launches: list[Launch] = []
+        self.issues: list[Issue] = list(issues)
+        self.zones: dict[Origin, float] = {}
+        self.kernel = False
+
+
+def analyze(
+    sources: Sequence[Source],
+    *,
+    extra_issues: Sequence[Issue] = (),
+    language: str = "en",
+    rules_dir: str | None = None,
+    since: TimeBound | None = None,
+    until: TimeBound | None = None,
+    redact: bool = True,
+    progress: Progress | None = None,
+) -> Report:
+    """The report on everything in `sources`. Broken input becomes issues of the report; only faulty rules raise (RulesInvalid)."""
+    rules = load(rules_dir)
+    case = read_case(sources, rules, extra_issues, progress)
+    if since is not None or until is not None:
+        case = within(case, since, until)
+    report = diagnose(case, rules, language)
+    return redacted(report) if redact else report
+
+
+def diagnose(case: Case, rules: RuleSet, language: str = "en") -> Report:
+    """Case to report, before redaction."""
+    evaluator = Evaluator(case, rules.flags)
+    judgements = judge(case, rules, evaluator)
+    findings = ranked(judgements, rules)
+    answer, missing = verdict(case, findings, evaluator)
+    narrator = Narrator(case, rules, language)
+    told = [(j, advise(case, j, rules, evaluator), _not_remedies(j, case, rules, evaluator, narrator)) for j in findings]
+    return assemble_report(case, rules, language, answer, missing, told, [j for j in judgements if not j.status])
+
+
+def _not_remedies(finding: Judgement, case: Case, rules: RuleSet, evaluator: Evaluator, narrator: Narrator) -> list[tuple[str, str]]:
+    """Advice that others give for this cause and that would not help here."""
+    cause = next(c for c in rules.causes if c.id == finding.cause)
+    run = next(r for r in case.runs if r.id == finding.run)
+    engine = finding.engine if finding.engine is not None else run.engines[0]
+    result = []
+    for item in cause.not_remedies:
+        names = list(signals_in(item.because.en))
+        if item.when is not None:
+            condition = parse(item.when, cause.thresholds)
+            if holds(condition, run, engine, finding.window, evaluator) is not True:
+                continue
+            names += [c.signal for c in comparisons(condition)]
+        values = {n: evaluator.value(n, run, engine, finding.window) for n in names}
+        result.append((item.flag, narrator.fill(item.because, values)))
+    return result
+
+
+def read_case(sources: Sequence[Source], rules: RuleSet, issues: Sequence[Issue] = (), progress: Progress | None = None) -> Case:
+    """Everything that the sources say, put together."""
+    from .parsing.framing import segments
+
+    gathered = Gathered(rules, issues)
+    summaries: list[SourceSummary] = []
+    later: list[tuple[Source, list[Segment] | None]] = []
+    for source in sources:
+        if progress:
+            progress(source.name, 0, source.size)
+        if source.size > WHOLE:
+            later.append((source, None))
+            continue
+        found = segments(source.name, b"".join(source.blocks()))
+        for segment in found:
+            if segment.kind in ("metrics", "gpu", "launch"):
+                _read_other(segment, source, gathered)
+        later.append((source, found))
+    hint = _year_hint(gathered.scrapes, sources)
+    for source, found in later:
+        kinds, lines = _read_logs(source, found, hint, gathered, progress)
+        summaries.append(SourceSummary(source.name, kinds, source.size, lines))
+    return assemble(
+        Inputs(
+            tallies=tuple((origin, tally) for origin, parts in gathered.tallies.items() for tally in parts),
+            scrapes=tuple(gathered.scrapes),
+            gpus=tuple(gathered.gpus),
+            launches=tuple(gathered.launches),
+            sources=_timed(summaries, gathered),
+            issues=tuple(gathered.issues),
+            has_kernel_log=gathered.kernel,
+            zones=gathered.zones,
+        )
+    )
+
+
+def _read_other(segment: Segment, source: Source, gathered: Gathered) -> None:
+    """A segment that is no log: a scrape, a GPU dump, a launch command."""
+    if segment.kind == "metrics":
+        from .parsing.prometheus import parse as parse_metrics
+        from .parsing.prometheus import scrape_time
+
+        time = scrape_time(source.name, segment.data)
+        scrape, issues = parse_metrics(segment.data, segment.source, segment.first_line, gathered.rules.metrics, len(gathered.scrapes), time)
+        gathered.issues += issues
+        if scrape is not None:
+            gathered.scrapes.append(scrape)
+    elif segment.kind == "gpu":
+        from .parsing.gpu import parse as parse_gpu
+
+        gpus, issues = parse_gpu(segment.data.decode("utf-8", "replace"), segment.source, segment.first_line)
+        gathered.gpus += gpus
+        gathered.issues += issues
+    else:
+        from .parsing.launch import find
+
+        gathered.launches += find(segment.data.decode("utf-8", "replace"), segment.source, segment.first_line)
+
+
+def _read_logs(
+    source: Source, found: list[Segment] | None, hint: int | None, gathered: Gathered, progress: Progress | None
+) -> tuple[tuple[str, ...], int]:
+    """The log segments of a source; (kinds, lines) for its summary."""
+    from .parsing.framing import Segment, sniff
+    from .parsing.streams import streams
+
+    if found is not None:
+        for segment in found:
+            if segment.kind in ("server_log", "kernel", "prose"):
+                gathered.kernel = gathered.kernel or segment.kind == "kernel"
+                for stream in streams(segment):
+                    _fold(stream, segment.source, segment.first_line, hint, gathered)
+            elif segment.kind in ("empty", "binary"):
+                gathered.issues.append(_unreadable(segment.kind, source))
+        kinds = tuple(dict.fromkeys(s.kind for s in found))
+        return kinds, sum(s.data.count(b"\n") + (not s.data.endswith(b"\n")) for s in found if s.data)
+    return _read_large(source, hint, gathered, progress, Segment, sniff, streams)
+
+
+def _unreadable(kind: str, source: Source) -> Issue:
+    if kind == "empty":
+        return Issue("empty-input", "{name} is empty.", {"name": source.name})
+    return Issue("binary-input", "{name} is no text: it was not read.", {"name": source.name})
+
+
+def _read_large(
+    source: Source,
+    hint: int | None,
+    gathered: Gathered,
+    progress: Progress | None,
+    segment_type: type[Segment],
+    sniff: Callable[[bytes], str],
+    streams: Callable[[Segment], list[Stream]],
+) -> tuple[tuple[str, ...], int]:
+    """A source that is folded block by block: nothing of it stays but its tallies."""
+    from .parsing.blocks import blocks
+
+    kind, lines, done = "", 0, 0
+    merged: dict[str, StreamTally] = {}
+    clocks: dict[str, Clock] = {}
+    for block in blocks(source.blocks()):
+        kind = kind or sniff(block)
+        if kind not in ("server_log", "kernel", "prose"):
+            gathered.issues.append(Issue("large-input", "{name} is too large to be read as {kind}.", {"name": source.name, "kind": kind}))
+            return (kind,), 0
+        for stream in streams(segment_type("server_log", source.name, lines + 1, block)):
+            clock = clocks.setdefault(stream.origin, _clock(stream, hint))
+            so_far = merged.get(stream.origin, StreamTally())
+            tally = _tally(stream, source.name, clock, gathered.rules, so_far.lines)
+            merged[stream.origin] = so_far.merge(tally)
+            _zone(stream, source.name, gathered)
+        lines += block.count(b"\n")
+        done += len(block)
+        if progress:
+            progress(source.name, done, source.size)
+    gathered.kernel = gathered.kernel or kind == "kernel"
+    for origin, tally in merged.items():
+        gathered.tallies.setdefault((source.name, origin), []).append(tally)
+        gathered.issues += tally.issues
+    return (kind,), lines
+
+
+def _fold(stream: Stream, source: str, first_line: int, hint: int | None, gathered: Gathered) -> None:
+    tally = _tally(stream, source, _clock(stream, hint), gathered.rules, 0)
+    if stream.lines is None:
+        tally = tally.moved(first_line - 1)
+    gathered.tallies.setdefault((source, stream.origin), []).append(tally)
+    gathered.issues += tally.issues
+    _zone(stream, source, gathered)
+
+
+def _tally(stream: Stream, source: str, clock: Clock, rules: RuleSet, so_far: int) -> StreamTally:
+    from .parsing.log import fold
+
+    # `merge` moves line numbers by the lines before; numbers that are absolute already are brought down by as much first.
+    lines = stream.lines if stream.lines is None or not so_far else array("q", (n - so_far for n in stream.lines))
+    return fold(stream.data, source, clock, rules.formats, lines, stream.stamps)
+
+
+def _clock(stream: Stream, hint: int | None) -> Clock:
+    from .parsing.log import clock_of
+
+    return clock_of(stream.data, hint)
+
+
+def _zone(stream: Stream, source: str, gathered: Gathered) -> None:
+    if stream.utc_offset is not None:
+        gathered.zones[(source, stream.origin)] = stream.utc_offset
+
+
+def _year_hint(scrapes: Sequence[Scrape], sources: Sequence[Source]) -> int | None:
+    """The year of stamps that have none: a scrape's, else that of the youngest file."""
+    times = [s.time for s in scrapes if s.time is not None] or [s.mtime for s in sources if s.mtime is not None]
+    if not times:
+        return None
+    try:
+        return datetime.fromtimestamp(max(times), tz=timezone.utc).year
+    except (OverflowError, OSError, ValueError):
+        return None
+
+
+def _timed(summaries: Sequence[SourceSummary], gathered: Gathered) -> tuple[SourceSummary, ...]:
+    """Summaries with the first and last time found in each source."""
+    spans: dict[str, list[float]] = {}
+    for (name, _), tallies in gathered.tallies.items():
+        for tally in tallies:
+            for part in tally.parts:
+                spans.setdefault(name, []).extend(t for t in (part.first_time, part.last_time) if t is not None)
+    for scrape in gathered.scrapes:
+        if scrape.time is not None:
+            spans.setdefault(scrape.source, []).append(scrape.time)
+    return tuple(structs.replace(s, first_time=min(spans[s.name]), last_time=max(spans[s.name])) if spans.get(s.name) else s for s in summaries)

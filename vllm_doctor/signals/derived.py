@@ -1,0 +1,267 @@
+"""Signals that combine several series, counters or histograms of one window."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from ..model.case import Known, Unknown, Value
+from ..model.observations import Bucket, Point, Ref
+from .context import Context
+from .samples import MIN_SAMPLES, while_waiting
+from .scrapes import each_bucket, growth, highest_bucket
+from .windows import inside
+
+STALL_FACTOR = 10.0
+"""A gap of ten medians is no jitter of the engine. A machine that is short of CPU makes such gaps too: the share says that decoding
+stalled, not why."""
+
+
+def arrivals_rate(c: Context) -> Value:
+    """Requests that came in, per second: finished ones plus the growth of those in the system. Clients that went away are missed,
+    so it is a least value. In a queueing episode it is taken up to the maximum of Waiting."""
+    end = c.window.end if c.window.onset_end is None else c.window.onset_end
+    readings = []
+    for scrape in c.scrapes():
+        keys = [(n, c.engine) for n in ("requests.finished", "requests.running", "requests.waiting")]
+        if scrape.time is not None and scrape.time <= end and keys[0] in scrape.counters and all(k in scrape.gauges for k in keys[1:]):
+            readings.append(
+                (scrape.time, scrape.counters[keys[0]] + scrape.gauges[keys[1]] + scrape.gauges[keys[2]], scrape.refs.get("requests.finished"))
+            )
+    if len(readings) < 2 or readings[-1][0] <= readings[0][0]:
+        return Unknown("metrics-scrapes")
+    # The first scrape of an episode lies before its onset: a burst that starts it would otherwise count as a flow.
+    body = readings[1:] if c.window.onset_end is not None and len(readings) > 2 else readings
+    (t0, n0, r0), (t1, n1, r1) = body[0], body[-1]
+    return Known(max(0.0, (n1 - n0) / (t1 - t0)), tuple(r for r in (r0, r1) if r), len(body))
+
+
+def demoted(c: Context) -> Value:
+    """Requests put back from the batch into the queue. Between two samples that is the smaller of running's fall and waiting's rise,
+    counted only where the two together did not grow: an arrival would also lengthen the queue."""
+    end = c.window.end if c.window.onset_end is None else c.window.onset_end
+    running, waiting = c.buckets("requests.running", end), c.buckets("requests.waiting", end)
+    slots = sorted(set(running) & set(waiting))
+    if len(slots) < MIN_SAMPLES:
+        return Unknown("stats-lines" if not slots else "more-samples")
+    total, shown = 0.0, []
+    for a, b in itertools.pairwise(slots):
+        fall = running[a].last.value - running[b].first.value
+        rise = waiting[b].first.value - waiting[a].last.value
+        if min(fall, rise) > 0 and rise <= fall:
+            total += rise
+            shown.append((rise, running[a].last, running[b].first))
+    best: list[Point] = [shown[0][1], shown[-1][2]] if shown else []
+    return Known(total, tuple(p.ref for p in best), len(slots))
+
+
+def _unfinished(c: Context) -> tuple[float, float, tuple[Ref, ...]] | None:
+    """(requests that vanished, requests that got a first token, lines): a least value, because everyone still in the system at the
+    end is given the benefit of the doubt."""
+    first_tokens = growth("latency.ttft", c)
+    finished = c.other("requests.finished.delta")
+    scrapes = c.scrapes()
+    if first_tokens is None or isinstance(finished, Unknown) or not scrapes:
+        return None
+    present = [scrapes[-1].gauges.get((n, c.engine)) for n in ("requests.running", "requests.waiting")]
+    if None in present:
+        return None
+    started = first_tokens[0].count
+    vanished = max(0.0, started - finished.value - sum(p for p in present if p is not None))
+    return vanished, started, (*first_tokens[1][-1:], *finished.refs[-1:])
+
+
+def unfinished_delta(c: Context) -> Value:
+    found = _unfinished(c)
+    return Unknown("metrics-scrapes") if found is None else Known(found[0], found[2], int(found[1]))
+
+
+def unfinished_share(c: Context) -> Value:
+    found = _unfinished(c)
+    if found is None:
+        return Unknown("metrics-scrapes")
+    vanished, started, refs = found
+    return Unknown("no-finished-requests") if started <= 0 else Known(vanished / started, refs, int(started))
+
+
+def _running_while_waiting(c: Context) -> list[Bucket] | Unknown:
+    if c.series("requests.waiting") is None or c.series("requests.running") is None:
+        return Unknown("stats-lines")
+    found = while_waiting("requests.running", c)
+    return found if found else Unknown("nobody-waited")
+
+
+def slots_used_ratio(c: Context) -> Value:
+    found, limit = _running_while_waiting(c), c.other("scheduler.max_num_seqs")
+    if isinstance(found, Unknown) or isinstance(limit, Unknown):
+        return found if isinstance(found, Unknown) else limit
+    best = max(found, key=lambda b: b.max.value).max
+    return Known(best.value / limit.value, (best.ref, *limit.refs[:1]), len(found))
+
+
+def slots_full_share(c: Context) -> Value:
+    found, limit = _running_while_waiting(c), c.other("scheduler.max_num_seqs")
+    if isinstance(found, Unknown) or isinstance(limit, Unknown):
+        return found if isinstance(found, Unknown) else limit
+    full = [b for b in found if b.max.value >= limit.value]
+    return Known(len(full) / len(found), ((full or found)[0].max.ref, *limit.refs[:1]), len(found))
+
+
+def plateau_share(c: Context) -> Value:
+    """How often running stood at its own maximum while others waited: a limit shows as a flat line."""
+    found = _running_while_waiting(c)
+    if isinstance(found, Unknown):
+        return found
+    if len(found) < MIN_SAMPLES:
+        return Unknown("more-samples")
+    top = max(b.max.value for b in found)
+    flat = [b for b in found if b.max.value == top]
+    return Known(len(flat) / len(found), (flat[0].max.ref, flat[-1].max.ref), len(found))
+
+
+def kv_prompt_share(c: Context) -> Value:
+    prompts, pool = growth("request.prompt_tokens", c), c.other("kv_cache.tokens")
+    highest = highest_bucket(prompts[0]) if prompts else None
+    if prompts is None or highest is None:
+        return Unknown("metrics-scrapes")
+    if isinstance(pool, Unknown) or pool.value <= 0:
+        return Unknown("startup-log")
+    return Known(highest[0] / pool.value, (*prompts[1][-1:], *pool.refs[:1]))
+
+
+def kv_free_prompts(c: Context) -> Value:
+    """How much of the longest prompt fits in the part of the pool that was free while others waited. The prompt counts with its
+    bucket's lower bound, so the true share is at most this."""
+    share, usage = c.other("kv_cache.prompt_share"), c.other("kv_cache.usage.while_waiting")
+    if isinstance(share, Unknown) or isinstance(usage, Unknown):
+        return share if isinstance(share, Unknown) else usage
+    return Unknown("no-finished-requests") if share.value <= 0 else Known((1 - usage.value) / share.value, (*usage.refs[:1], *share.refs[:1]))
+
+
+def itl_stalled_share(c: Context) -> Value:
+    """Share of all inter-token time that went by in gaps of ten medians or more. Each such gap counts with its bucket's lower bound."""
+    grown, median = growth("latency.itl", c), c.other("latency.itl.p50")
+    if grown is None or isinstance(median, Unknown):
+        return Unknown("metrics-scrapes")
+    histogram, refs = grown
+    if histogram.sum <= 0:
+        return Unknown("no-finished-requests")
+    stalled = sum(low * n for low, _, n in each_bucket(histogram) if low >= STALL_FACTOR * median.value)
+    return Known(min(1.0, stalled / histogram.sum), refs, int(histogram.count))
+
+
+def ttft_after_queue(c: Context) -> Value:
+    ttft, queue = c.other("latency.ttft.mean"), c.other("latency.queue.mean")
+    if isinstance(ttft, Unknown) or isinstance(queue, Unknown):
+        return ttft if isinstance(ttft, Unknown) else queue
+    return Known(max(0.0, ttft.value - queue.value), (*ttft.refs[-1:], *queue.refs[-1:]), ttft.samples)
+
+
+def ttft_queue_share(c: Context) -> Value:
+    ttft, queue = c.other("latency.ttft.mean"), c.other("latency.queue.mean")
+    if isinstance(ttft, Unknown) or isinstance(queue, Unknown):
+        return ttft if isinstance(ttft, Unknown) else queue
+    if ttft.value <= 0:
+        return Unknown("no-finished-requests")
+    return Known(min(1.0, queue.value / ttft.value), (*ttft.refs[-1:], *queue.refs[-1:]), ttft.samples)
+
+
+def prefill_share(c: Context) -> Value:
+    prefill, decode = growth("latency.prefill", c), growth("latency.decode", c)
+    if prefill is None or decode is None:
+        return Unknown("metrics-scrapes")
+    total = prefill[0].sum + decode[0].sum
+    return Unknown("no-finished-requests") if total <= 0 else Known(prefill[0].sum / total, (*prefill[1][-1:], *decode[1][-1:]))
+
+
+def prompt_to_budget(c: Context) -> Value:
+    """The longest prompt (at least: its bucket's lower bound) in units of max_num_batched_tokens: steps that it takes alone."""
+    prompts, budget = growth("request.prompt_tokens", c), c.other("scheduler.token_budget")
+    highest = highest_bucket(prompts[0]) if prompts else None
+    if prompts is None or highest is None:
+        return Unknown("metrics-scrapes")
+    if isinstance(budget, Unknown):
+        return budget
+    return Known(highest[0] / budget.value, (*prompts[1][-1:], *budget.refs[:1]), int(prompts[0].count))
+
+
+def step_budget_share(c: Context) -> Value:
+    """Share of the batched tokens that went through steps of at least half the budget (lower bounds of the buckets)."""
+    steps, budget = growth("step.tokens", c), c.other("scheduler.token_budget")
+    if steps is None:
+        return Unknown("metrics-scrapes")
+    if isinstance(budget, Unknown):
+        return budget
+    if steps[0].sum <= 0:
+        return Unknown("no-finished-requests")
+    heavy = sum(low * n for low, _, n in each_bucket(steps[0]) if low >= budget.value / 2)
+    return Known(min(1.0, heavy / steps[0].sum), (*steps[1][-1:], *budget.refs[:1]), int(steps[0].count))
+
+
+def hit_ratio(c: Context) -> Value:
+    queries, hits = c.other("prefix_cache.queries.delta"), c.other("prefix_cache.hits.delta")
+    if isinstance(queries, Unknown) or isinstance(hits, Unknown):
+        return Unknown("metrics-scrapes")
+    return Unknown("no-finished-requests") if queries.value <= 0 else Known(hits.value / queries.value, (*hits.refs[-1:], *queries.refs[-1:]))
+
+
+def load_samples(c: Context) -> Value:
+    """Samples that show work: running requests, generated tokens, or requests that finished between two scrapes."""
+    if c.track is None:
+        return Unknown("stats-lines")
+    shown: dict[int, Ref] = {}
+    for name in ("requests.running", "throughput.generation"):
+        for point in inside(c.series(name), c.window.start, c.window.end):
+            if point.value > 0:
+                shown[int(point.time)] = point.ref
+    scrapes = c.scrapes()
+    key = ("requests.finished", c.engine)
+    for a, b in itertools.pairwise(scrapes):
+        if b.time is not None and b.counters.get(key, 0.0) > a.counters.get(key, 0.0) and "requests.finished" in b.refs:
+            shown.setdefault(int(b.time), b.refs["requests.finished"])
+    times = sorted(shown)
+    return Known(float(len(times)), tuple(shown[t] for t in times[:1] + times[-1:]), len(times))
+
+
+def load_span(c: Context) -> Value:
+    if c.run.started is None or c.run.ended is None:
+        return Unknown("stats-lines")
+    return Known(c.run.ended - c.run.started)
+
+
+def errors_visible(c: Context) -> Value:
+    """Errors would have shown in a server log, or in the status counters of the HTTP server."""
+    counters = {name for s in c.scrapes() for name, _ in s.counters}
+    return Known(1.0 if c.run.has_log or "http.2xx" in counters else 0.0)
+
+
+def aborted_share(c: Context) -> Value:
+    """Aborted of received requests. Only where request logging is on: otherwise neither line exists."""
+    received, aborted = c.run.event_count("request.received"), c.run.event_count("request.aborted")
+    if not received:
+        return Unknown("request-log")
+    return Known(min(1.0, aborted / received), tuple(e.ref for e in c.run.events_of("request.aborted")[:2]), received)
+
+
+FUNCTIONS: dict[str, Callable[[Context], Value]] = {
+    "requests.arrivals.rate": arrivals_rate,
+    "requests.demoted": demoted,
+    "requests.unfinished.delta": unfinished_delta,
+    "requests.unfinished.share": unfinished_share,
+    "scheduler.slots.used_ratio": slots_used_ratio,
+    "scheduler.slots.full_share": slots_full_share,
+    "scheduler.plateau_share": plateau_share,
+    "kv_cache.prompt_share": kv_prompt_share,
+    "kv_cache.free_prompts": kv_free_prompts,
+    "latency.itl.stalled_share": itl_stalled_share,
+    "latency.ttft.after_queue": ttft_after_queue,
+    "latency.ttft.queue_share": ttft_queue_share,
+    "latency.prefill.share": prefill_share,
+    "request.prompt_to_budget": prompt_to_budget,
+    "step.budget_share": step_budget_share,
+    "prefix_cache.hit_ratio": hit_ratio,
+    "load.samples": load_samples,
+    "load.span": load_span,
+    "errors.visible": errors_visible,
+    "requests.aborted_share": aborted_share,
+}

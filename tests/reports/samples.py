@@ -328,8 +328,8 @@ def healthy(language: str = "en") -> Report:
         redacted=False,
         verdict="healthy",
         summary=t(
-            "Requests ran for 21 min 10 s, none waited, and KV usage stayed below 31 %. Errors would have been in this log.",
-            "请求运行了 21 分 10 秒，无人排队，KV 使用率低于 31%。若有错误，此日志会显示。",
+            "Nothing wrong was found, and trouble would have shown: requests ran for 21 min 10 s, none waited, and KV usage stayed below 31 %. Errors would have been in this log.",
+            "未发现问题；如果有问题，应能反映出来：请求运行了 21 分 10 秒，无人排队，KV 使用率低于 31%。若有错误，此日志会显示。",
         ),
         language=language,
         sources=(
@@ -375,8 +375,8 @@ def failed_start(language: str = "en") -> Report:
         redacted=True,
         verdict="inconclusive",
         summary=t(
-            "the start failed, and the lines that say why are not in the input.",
-            "启动失败，但输入中没有说明原因的日志行。",
+            "Cannot tell: the start failed, and the lines that say why are not in the input.",
+            "无法判断：启动失败，但输入中没有说明原因的日志行。",
         ),
         language=language,
         sources=(SourceReport("-", ("server_log",), 1893, 22),),

@@ -79,13 +79,13 @@ def test_the_verdict_is_the_first_thing_after_the_header() -> None:
     answers = [render(make("en"), width=200).split("\n\n")[1].split("\n")[0] for make in SAMPLES.values()]
     assert answers == [
         "● CONFIRMED, HIGH  The KV cache is full, so requests wait or are preempted",
-        "● Nothing wrong found — and trouble would have shown.",
-        "● Cannot tell: the start failed, and the lines that say why are not in the input.",
+        f"● {samples.healthy().summary}",
+        f"● {samples.failed_start().summary}",
     ]
 
 
 def test_an_empty_report_says_that_it_cannot_tell_and_nothing_else() -> None:
-    report = Report(tool=samples.TOOL, redacted=True, verdict="inconclusive", summary="the input holds nothing of vLLM.")
+    report = Report(tool=samples.TOOL, redacted=True, verdict="inconclusive", summary="Cannot tell: the input holds nothing of vLLM.")
     assert render(report, width=100) == (
         "no vLLM server was seen in the input\n\n"
         "● Cannot tell: the input holds nothing of vLLM.\n\n"

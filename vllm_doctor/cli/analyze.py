@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..model.report import Report
     from ..model.timebound import TimeBound
 
+Progress = Callable[[str, int, int], None]
 SEVERITIES = ("critical", "high", "medium", "low")
 
 
@@ -88,13 +89,18 @@ def command(
     language = language_of(lang)
     load_rules(rules_dir)  # faults in the user's rules are said before a long log is read
 
-    sources, issues = _read((*inputs, model_config) if model_config else inputs, scrapes, interval, _progress(quiet))
+    progress = _progress(quiet)
+    sources, issues = _read((*inputs, model_config) if model_config else inputs, scrapes, interval, progress)
     if not sources:
         raise NoInput("\n".join(["none of the inputs could be read", *issue_lines(issues, language)]))
 
     from ..pipeline import analyze
 
-    report = analyze(sources, extra_issues=issues, language=language, rules_dir=rules_dir, since=since, until=until, redact=not no_redact)
+    report = analyze(
+        sources, extra_issues=issues, language=language, rules_dir=rules_dir, since=since, until=until, redact=not no_redact, progress=progress
+    )
+    if progress:
+        progress("", 0, 0)
     to_terminal = output is None
     style = Style(width() if to_terminal else 100, to_terminal and colored(sys.stdout), 1 if verbose else -1 if quiet else 0)
     text = RENDERERS[output_format](report, style)
@@ -117,7 +123,7 @@ def is_url(argument: str) -> bool:
     return argument.lower().startswith(("http://", "https://"))
 
 
-def _read(inputs: tuple[str, ...], scrapes: int, interval: float, progress: Callable[[str], None] | None) -> tuple[list[Any], list[Issue]]:
+def _read(inputs: tuple[str, ...], scrapes: int, interval: float, progress: Progress | None) -> tuple[list[Any], list[Issue]]:
     """Sources and issues of all inputs, files before URLs; only a URL loads the HTTP client."""
     from .. import sources
 
@@ -134,20 +140,19 @@ def _read(inputs: tuple[str, ...], scrapes: int, interval: float, progress: Call
         read, faults = http.scrape(url, scrapes, interval, progress=progress)
         found += read
         issues += faults
-    if progress:
-        progress("")
     return found, issues
 
 
-def _progress(quiet: bool) -> Callable[[str], None] | None:
-    """Shows one changing line on stderr, or nothing where nobody watches. An empty text clears it."""
+def _progress(quiet: bool) -> Progress | None:
+    """Shows one changing line on stderr (what, done, in all), or nothing where nobody watches. An empty name clears it."""
     if quiet or not sys.stderr.isatty():
         return None
 
-    def show(text: str) -> None:
+    def show(name: str, done: int, total: int) -> None:
         from ..reports.plain import clean, cut
 
-        sys.stderr.write("\r\x1b[K" + cut(clean(text), width() - 1))
+        text = f"{clean(name)}  {done:,}" + (f" / {total:,}" if total else "") if name else ""
+        sys.stderr.write("\r\x1b[K" + cut(text, width() - 1))
         sys.stderr.flush()
 
     return show

@@ -67,7 +67,7 @@ def emit(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter's own flush at exit must not fail again
 
 
-_TYPOGRAPHY = str.maketrans({"→": "->", "…": "...", "·": "|", "●": "*", "—": "-", "–": "-", "×": "x", "“": '"', "”": '"'})
+_TYPOGRAPHY = str.maketrans({"→": "->", "…": "...", "·": "-", "●": "*", "—": "-", "–": "-", "×": "x", "“": '"', "”": '"'})
 
 
 def _encodable(text: str, stream: TextIO) -> str:
@@ -128,8 +128,11 @@ def issue_lines(issues: Iterable[Issue], language: str) -> list[str]:
     _ = translator(language)
     lines = []
     for issue in issues:
+        text = _(issue.message)
+        for name, value in issue.values.items():
+            text = text.replace("{" + name + "}", str(value))
         place = f"{issue.ref.source}:{issue.ref.line}: " if issue.ref else ""
-        lines.append(clean(f"{place}{_(issue.message).format(**issue.values)} ({issue.code})"))
+        lines.append(clean(f"{place}{text} ({issue.code})"))
     return lines
 
 

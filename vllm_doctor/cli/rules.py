@@ -92,12 +92,12 @@ def lint(rules_dir: str | None) -> int:
 def test_(rules_dir: str | None) -> int:
     """Runs the samples of all formats and the tests of all causes. Exit code 1 if one fails."""
     from ..parsing import formats
-    from ..pipeline import check_causes
     from ..ruleset.load import CHECKOUT
+    from ..selftest import check_causes
 
     rules = load_rules(rules_dir)
     home = Path(rules_dir).absolute() if rules_dir else CHECKOUT
-    failures = [*formats.check(rules.formats), *check_causes(rules, home.parent / "fixtures")]
+    failures = [*formats.check(rules.formats), *check_causes(rules, home.parent)]
     for failure in failures:
         warn(str(failure))
     samples, tests = sum(len(f.samples) for f in rules.formats), sum(len(c.tests) for c in rules.causes)

@@ -158,12 +158,11 @@ class _View:
         _, report, page = self._, self.report, self.page
         page.blank()
         if report.verdict == "healthy":
-            page.text(_("Nothing wrong found — and trouble would have shown."), indent=0, lead="● ", style="bold green", lead_style="green")
-            if report.summary:
-                page.text(report.summary)
+            text = report.summary or _("Nothing wrong found — and trouble would have shown.")
+            page.text(text, indent=0, lead="● ", style="bold green", lead_style="green")
             return
         if report.verdict == "inconclusive":
-            page.text(self.colon(_("Cannot tell"), report.summary), indent=0, lead="● ", style="bold yellow", lead_style="yellow")
+            page.text(report.summary or _("Cannot tell."), indent=0, lead="● ", style="bold yellow", lead_style="yellow")
             if self.lead is None:
                 return
             page.heading(_("CLOSEST LEAD"), _("worth a look, not an answer"))

@@ -198,6 +198,8 @@ def test_two_launches_come_in_order() -> None:
         "usage: vllm serve [model_tag] [options]",
         "vllm serve: error: unrecognized arguments: --foo",
         "vllm serve --help",
+        "vllm serve crashes at start",
+        "(APIServer pid=1) INFO 11-30 13:46:13 [factories.py:89] Endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.",
         "class LLM(Base):",
         "    llm = LLM(",
         "docker run --rm hello-world",

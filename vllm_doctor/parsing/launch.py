@@ -109,7 +109,9 @@ def _shell(command: str, options: Options, exported: dict[str, str], ref: Ref) -
     dashed = any(word.startswith("-") for word in words)
     if not (before or dashed) or (words and words[0][:1] in "[:({"):
         return None  # prose that mentions the command
-    settings, model = options.parsed(words, positional=True)
+    settings, model, strays = options.parsed(words)
+    if strays and not (before and dashed):
+        return None  # likewise: "restart vllm serve with --x to enable them"
     if not settings.keys() - {"--help", "-h"} and model is None:
         return None
     text = (" ".join(f"{k}={v}" for k, v in environment) + " " if environment else "") + head[0] + " " + arguments(rest)
@@ -164,7 +166,7 @@ def _from_words(words: list[str], options: Options, exported: dict[str, str], re
         ):
             rest, started = rest[i + 2 :], True
             break
-    settings, model = options.parsed(rest, positional=True)
+    settings, model, _ = options.parsed(rest)
     if not settings and not (started and model):
         return None
     text = command if command is not None else " ".join(map(_quoted, words))

@@ -89,8 +89,9 @@ class Options(Struct, frozen=True):
         single = plain[1:] if plain.startswith("--") else plain
         return self.aliases.get(plain, self.aliases.get(single, plain)) + dot + path
 
-    def parsed(self, words: list[str], positional: bool) -> tuple[dict[str, Scalar], str | None]:
-        """Options and the model of a command's words."""
+    def parsed(self, words: list[str]) -> tuple[dict[str, Scalar], str | None, int]:
+        """Options and the model of a command's words, and how many words belong to neither: prose has many."""
+        strays = 0
         settings: dict[str, Scalar] = {}
         model: str | None = None
         i = 0
@@ -98,8 +99,10 @@ class Options(Struct, frozen=True):
             word = words[i]
             i += 1
             if not re.match(r"--?[A-Za-z]", word):
-                if positional and model is None and word not in ("--", "-", "\\"):
-                    model = word
+                if word in ("--", "-", "\\"):
+                    continue
+                strays += model is not None
+                model = model or word
                 continue
             if " " in word and "=" not in word.partition(" ")[0]:  # one item of a list that holds option and value
                 word, _, value = word.partition(" ")
@@ -123,7 +126,7 @@ class Options(Struct, frozen=True):
                 values = []
             settings |= self.normalised({head: " ".join(values)} if values else {head: True})
         given = settings.get("--model", settings.get("--model-tag"))
-        return settings, model if given is None or isinstance(given, bool) else str(given)
+        return settings, model if given is None or isinstance(given, bool) else str(given), strays
 
     def normalised(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Long names, `--no-x` as x = false, secrets masked, plain numbers as numbers."""

@@ -328,7 +328,8 @@ def healthy(language: str = "en") -> Report:
         redacted=False,
         verdict="healthy",
         summary=t(
-            "Nothing wrong was found, and trouble would have shown: requests ran for 21 min 10 s, none waited, and KV usage stayed below 31 %. Errors would have been in this log.",
+            "Nothing wrong was found, and trouble would have shown: requests ran for 21 min 10 s, none waited, and KV usage stayed below 31 %. "
+            "Errors would have been in this log.",
             "未发现问题；如果有问题，应能反映出来：请求运行了 21 分 10 秒，无人排队，KV 使用率低于 31%。若有错误，此日志会显示。",
         ),
         language=language,

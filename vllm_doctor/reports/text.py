@@ -4,15 +4,12 @@ far to trust it. Pure: a Report in, a string out."""
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from ..language import format_value, translator
-from ..model.report import Effect, EvidenceReport, Finding, Line, MemoryReport, NotRemedy, Number, Range, RemedyReport, Report, RunReport
+from ..model.report import EvidenceReport, Finding, Line, MemoryReport, NotRemedy, RemedyReport, Report, RunReport
 from .page import Page
 from .plain import cells, clean, day_of, moment, quote, source_name, span, zone_of
-
-Translate = Callable[[str], str]
+from .words import Words
 
 _WEIGHTS = ("decisive", "strong", "moderate", "weak")
 _URGENT = ("critical", "high", "medium")
@@ -27,7 +24,7 @@ def render(report: Report, *, width: int = 100, color: bool = False, detail: int
     `color` adds ANSI colours. `detail` is -1 for the answer and what to do, 0, or 1 for every line of evidence with its neighbours.
     """
     page = Page(width)
-    view = _View(page, report, translator(report.language), detail)
+    view = _View(page, report, detail)
     view.header()
     view.answer()
     if detail >= 0:
@@ -44,11 +41,12 @@ def render(report: Report, *, width: int = 100, color: bool = False, detail: int
     return page.render(color)
 
 
-class _View:
+class _View(Words):
     """One rendering: the page, the report, and what all sections share."""
 
-    def __init__(self, page: Page, report: Report, _: Translate, detail: int) -> None:
-        self.page, self.report, self._, self.detail = page, report, _, detail
+    def __init__(self, page: Page, report: Report, detail: int) -> None:
+        super().__init__(report.language)
+        self.page, self.report, self.detail = page, report, detail
         first = report.findings[0] if report.findings else None
         lead = first if first and (report.verdict == "problem" or (report.verdict == "inconclusive" and first.severity != "info")) else None
         self.lead: Finding | None = lead
@@ -57,44 +55,6 @@ class _View:
         starts = [t for t in (self.run.started if self.run else None, *(s.first_time for s in report.sources)) if t]
         self.day = day_of(starts[0]) if starts else ""
         self.explained: set[str] = set()
-
-    # -- words
-
-    def severity(self, name: str) -> str:
-        _ = self._
-        return {"critical": _("critical"), "high": _("high"), "medium": _("medium"), "low": _("low"), "info": _("info")}[name]
-
-    def status(self, name: str) -> str:
-        _ = self._
-        return {"confirmed": _("confirmed"), "likely": _("likely"), "possible": _("possible")}[name]
-
-    def meaning(self, status: str) -> str:
-        _ = self._
-        return {
-            "confirmed": _("confirmed: decisive evidence, and nothing strong against it"),
-            "likely": _("likely: strong evidence, and nothing strong against it; not proof"),
-            "possible": _("possible: some evidence points here; check before you act on it"),
-        }[status]
-
-    def weight(self, name: str) -> str:
-        _ = self._
-        return {"decisive": _("decisive"), "strong": _("strong"), "moderate": _("moderate"), "weak": _("weak")}[name]
-
-    def basis(self, name: str) -> str:
-        _ = self._
-        return {"measured": _("measured"), "model": _("calculated"), "rule-of-thumb": _("rule of thumb")}[name]
-
-    def value(self, number: float | None, unit: str) -> str:
-        return format_value(number, unit, self.report.language)
-
-    def colon(self, label: str, text: str) -> str:
-        return self._("{label}: {text}").format(label=label, text=text)
-
-    def noted(self, text: str, note: str) -> str:
-        return self._("{text} ({note})").format(text=text, note=note)
-
-    def listed(self, items: Iterable[str]) -> str:
-        return self._(", ").join(items)
 
     # -- sections
 
@@ -124,10 +84,6 @@ class _View:
         counted = {name: names.count(name) for name in names}
         return self.listed(f"{n} × {name}" if n > 1 else name for name, n in counted.items())
 
-    def end(self, end: str) -> str:
-        _ = self._
-        return {"running": _("still running"), "stopped": _("stopped in order"), "crashed": _("crashed"), "unknown": _("end not seen")}[end]
-
     def sources(self) -> list[str]:
         """Sources by name; many files of one folder and kind are one entry."""
         _ = self._
@@ -145,14 +101,6 @@ class _View:
                 name = source_name(source.name, 48)
                 result.append(_("{name} ({kinds}, lines: {n})").format(name=name, kinds=what, n=f"{source.lines:,}"))
         return result
-
-    def kind(self, name: str) -> str:
-        _, name = self._, name.replace("_", " ").replace("-", " ")
-        known = {
-            "server log": _("server log"), "metrics": _("metrics"), "gpu dump": _("GPU dump"), "launch settings": _("launch settings"),
-            "kernel log": _("kernel log"), "prose": _("prose"),
-        }  # fmt: skip
-        return known.get(name.lower(), name)
 
     def answer(self) -> None:
         _, report, page = self._, self.report, self.page
@@ -275,45 +223,6 @@ class _View:
             page.text(text, indent=5, lead="" if label == previous else label, hang=wide, lead_style="dim")
             previous = label
 
-    def change(self, remedy: RemedyReport) -> str:
-        """The change as it is typed; what is not to be typed stands in words around it."""
-        _, change = self._, remedy.change
-        if change is None:
-            return ""
-        value = None if change.to is None else shlex.quote(clean(change.to))
-        before = "" if change.from_ is None else clean(change.from_)
-        now = "   " + _("(now {value})").format(value=before) if before else ""
-        if remedy.kind == "env":
-            if change.action == "remove":
-                return f"unset {change.flag}{now}"
-            return f"export {change.flag}={value or ''}" + (now if value is not None else "   " + _("(which value is best, this input cannot tell)"))
-        if change.action == "remove":
-            given = f" {shlex.quote(before)}" if before and before.lower() not in ("true", "yes") else ""
-            return _("remove  {option}").format(option=change.flag + given)
-        if value is None:
-            return _("set  {option}").format(option=change.flag) + "   " + _("(which value is best, this input cannot tell)") + now
-        return _("set  {option}").format(option=change.flag if value.lower() == "true" else f"{change.flag} {value}") + now
-
-    def effect(self, effect: Effect) -> str:
-        before, after = self.range(effect.before, effect.unit), self.range(effect.after, effect.unit)
-        if before and after:
-            text = self.colon(effect.quantity, f"{before} → {after}")
-        elif after:
-            text = self.colon(effect.quantity, f"→ {after}")
-        elif before:
-            text = self.colon(effect.quantity, self._("now {value}, after the change not known").format(value=before))
-        else:
-            text = effect.quantity
-        return self.noted(text, self.basis(effect.basis))
-
-    def range(self, value: Range, unit: str) -> str:
-        if value is None:
-            return ""
-        if not isinstance(value, list):
-            return self.value(value, unit)
-        low, high = (self.value(v, unit) for v in (value[0], value[-1]))
-        return low if low == high else f"{low} – {high}"
-
     def not_remedy(self, other: NotRemedy) -> None:
         text = self.colon(other.flag, other.because)
         self.page.text(text, lead=self._("not") + " ", lead_style="bold yellow")
@@ -370,10 +279,6 @@ class _View:
         elif m.kv_tokens is not None:
             lines.append(self.colon(_("room in the KV cache"), self.value(m.kv_tokens, "tokens")))
         return lines
-
-    def fits(self, requests: Number) -> str:
-        """Whole requests; below one, the share of one that fits."""
-        return self.value(int(requests), "count") if requests >= 1 or requests <= 0 else self.value(round(requests, 2), "count")
 
     def further(self) -> None:
         """The other findings, short. The same cause on several engines is one entry."""

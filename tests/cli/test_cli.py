@@ -54,18 +54,13 @@ class Pipeline:
         self.report: Report = samples.kv_exhaustion()
         self.issues: list[Issue] = []
         self.sources: list[str] | None = None
-        self.read_calls: list[tuple[tuple[str, ...], bool]] = []
-        self.scrape_calls: list[tuple[str, int, float]] = []
+        self.read_calls: list[tuple[tuple[str, ...], bool, int, float]] = []
         self.options: dict[str, Any] = {}
         self.error: Exception | None = None
 
-    def read(self, arguments: tuple[str, ...], stdin: object) -> tuple[list[str], list[Issue]]:
-        self.read_calls.append((tuple(arguments), stdin is not None))
+    def read(self, arguments: tuple[str, ...], stdin: object, *, scrapes: int, interval: float, progress: object) -> tuple[list[str], list[Issue]]:
+        self.read_calls.append((tuple(arguments), stdin is not None, scrapes, interval))
         return list(arguments) if self.sources is None else self.sources, self.issues
-
-    def scrape(self, url: str, scrapes: int, interval: float, progress: object = None) -> tuple[list[str], list[Issue]]:
-        self.scrape_calls.append((url, scrapes, interval))
-        return [url], []
 
     def analyze(self, sources: list[str], **options: Any) -> Report:
         if self.error:
@@ -77,19 +72,10 @@ class Pipeline:
 @pytest.fixture
 def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     stand_in = Pipeline()
-    for name, members in {
-        "sources": {"read": stand_in.read},
-        "sources.http": {"scrape": stand_in.scrape},
-        "pipeline": {"analyze": stand_in.analyze},
-    }.items():
+    for name, member in (("sources", stand_in.read), ("pipeline", stand_in.analyze)):
         module = types.ModuleType(f"vllm_doctor.{name}")
-        for key, value in members.items():
-            setattr(module, key, value)
+        setattr(module, member.__name__, member)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    sources = sys.modules["vllm_doctor.sources"]
-    monkeypatch.setattr(sources, "http", sys.modules["vllm_doctor.sources.http"], raising=False)
-    monkeypatch.setattr(sources, "__path__", [], raising=False)
-    monkeypatch.setattr(vllm_doctor, "sources", sources, raising=False)
     monkeypatch.setattr("vllm_doctor.ruleset.load.load", lambda extra=None: NO_RULES)
     for name in ("VLLM_DOCTOR_LANG", "LC_ALL", "LC_MESSAGES", "LANG", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
@@ -172,10 +158,9 @@ def test_the_options_reach_the_pipeline(pipeline: Pipeline, tmp_path: Path) -> N
     }
 
 
-def test_urls_are_scraped_as_often_as_asked_and_files_read(pipeline: Pipeline) -> None:
+def test_urls_are_read_as_often_as_asked(pipeline: Pipeline) -> None:
     assert run(["analyze", "http://h:8000/metrics", "a.log", "--scrapes", "4", "--interval", "2"]) == 0
-    assert (pipeline.read_calls, pipeline.scrape_calls) == ([(("a.log",), False)], [("http://h:8000/metrics", 4, 2.0)])
-    assert pipeline.options["sources"] == ["a.log", "http://h:8000/metrics"]
+    assert pipeline.read_calls == [(("http://h:8000/metrics", "a.log"), False, 4, 2.0)]
 
 
 def test_a_model_config_is_one_more_input(pipeline: Pipeline, tmp_path: Path) -> None:
@@ -188,7 +173,7 @@ def test_a_model_config_is_one_more_input(pipeline: Pipeline, tmp_path: Path) ->
 def test_stdin_is_read_if_piped_or_named(arguments: list[str], pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", types.SimpleNamespace(isatty=lambda: False, buffer=object()))
     assert run(arguments) == 0
-    assert pipeline.read_calls == [(("-",), True)]
+    assert pipeline.read_calls == [(("-",), True, 2, 10.0)]
 
 
 def test_the_language_comes_from_the_environment(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,7 +14,6 @@ from ..reports import RENDERERS, Style
 from .common import Misuse, NoInput, Session, colored, emit, issue_lines, language_of, load_rules, width, write_file
 
 if TYPE_CHECKING:
-    from ..model.observations import Issue
     from ..model.report import Report
     from ..model.timebound import TimeBound
 
@@ -45,9 +44,9 @@ def _time(ctx: click.Context, param: click.Parameter, value: str | None) -> Time
 )  # fmt: skip
 @click.option("--no-redact", is_flag=True, help="Keep keys, prompts, names and hosts in the report.")
 @click.option("--model-config", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="The model's config.json, for its memory.")
-@click.option("--scrapes", type=click.IntRange(1, 1000), default=1, show_default=True, help="Times to read a URL; 3 or more show rates and trends.")
+@click.option("--scrapes", type=click.IntRange(1, 1000), default=2, show_default=True, help="Times to read a URL: 2 show rates, 3 or more trends.")
 @click.option(
-    "--interval", type=click.FloatRange(0.1, 3600), default=5.0, show_default=True, metavar="S", help="Seconds between two readings of a URL."
+    "--interval", type=click.FloatRange(0.1, 3600), default=10.0, show_default=True, metavar="S", help="Seconds between two readings of a URL."
 )
 @click.option("-q", "--quiet", is_flag=True, help="Only the answer and what to do; no progress.")
 @click.option("-v", "--verbose", is_flag=True, help="Every line of evidence with its neighbours, the timeline, and all issues.")
@@ -89,8 +88,14 @@ def command(
     language = language_of(lang)
     load_rules(rules_dir)  # faults in the user's rules are said before a long log is read
 
+    from ..sources import read
+
     progress = _progress(quiet)
-    sources, issues = _read((*inputs, model_config) if model_config else inputs, scrapes, interval, progress)
+    named = (*inputs, model_config) if model_config else inputs
+    stdin = sys.stdin.buffer if "-" in named else None
+    sources, issues = read(named, stdin, scrapes=scrapes, interval=interval, progress=progress)
+    if progress:
+        progress("", 0, 0)
     if not sources:
         raise NoInput("\n".join(["none of the inputs could be read", *issue_lines(issues, language)]))
 
@@ -119,30 +124,6 @@ def exit_code(report: Report, fail_on: str) -> int:
     return int(any(f.status in ("confirmed", "likely") and f.severity in bad for f in report.findings))
 
 
-def is_url(argument: str) -> bool:
-    return argument.lower().startswith(("http://", "https://"))
-
-
-def _read(inputs: tuple[str, ...], scrapes: int, interval: float, progress: Progress | None) -> tuple[list[Any], list[Issue]]:
-    """Sources and issues of all inputs, files before URLs; only a URL loads the HTTP client."""
-    from .. import sources
-
-    found: list[Any] = []
-    issues: list[Issue] = []
-    files = tuple(i for i in inputs if not is_url(i))
-    if files:
-        read, faults = sources.read(files, sys.stdin.buffer if "-" in files else None)
-        found += read
-        issues += faults
-    for url in filter(is_url, inputs):
-        from ..sources import http
-
-        read, faults = http.scrape(url, scrapes, interval, progress=progress)
-        found += read
-        issues += faults
-    return found, issues
-
-
 def _progress(quiet: bool) -> Progress | None:
     """Shows one changing line on stderr (what, done, in all), or nothing where nobody watches. An empty name clears it."""
     if quiet or not sys.stderr.isatty():
@@ -151,7 +132,7 @@ def _progress(quiet: bool) -> Progress | None:
     def show(name: str, done: int, total: int) -> None:
         from ..reports.plain import clean, cut
 
-        text = f"{clean(name)}  {done:,}" + (f" / {total:,}" if total else "") if name else ""
+        text = clean(name) + (f"  {done:,} / {total:,}" if total else "")
         sys.stderr.write("\r\x1b[K" + cut(text, width() - 1))
         sys.stderr.flush()
 

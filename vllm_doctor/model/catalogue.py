@@ -93,6 +93,8 @@ process.start_time | s | Unix time of the API server's start
 """
 
 _EVENTS = """
+startup.loading | count | loading weights begins
+startup.capturing | count | capturing CUDA graphs begins
 startup.complete | count | the server accepts requests
 startup.failed | count | a line that says the start failed without saying why
 startup.no_kv_memory | count | the budget left nothing for KV blocks

@@ -1,0 +1,82 @@
+"""Where a log may be cut: at the start of a record, never inside a traceback. Blocks cut there fold and merge like the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from . import lines, tracebacks
+
+BLOCK = 8 * 2**20
+WINDOW = 256 * 1024
+"""Bytes before a cut in which a traceback that is still open is looked for."""
+REACH = 2 * 2**20
+"""Bytes after the wanted place in which a record boundary is looked for; beyond, any line start serves."""
+
+
+def boundary(data: bytes, position: int) -> int:
+    """The first record boundary at or after `position`; `len(data)` if there is none.
+
+    A boundary is the start of a line with a level, whose message is not indented, after a line that is not indented either, and
+    not between the first and the last line of a traceback.
+    """
+    size = len(data)
+    if position <= 0:
+        return 0
+    at = data.find(b"\n", position - 1) + 1
+    limit = min(size, position + REACH)
+    while 0 < at < limit:
+        if _starts_record(data, at):
+            end = _open_traceback(data, at)
+            if end is None:
+                return at
+            at = end
+        at = data.find(b"\n", at) + 1
+    if 0 < at < size:
+        return at
+    return size
+
+
+def _starts_record(data: bytes, at: int) -> bool:
+    end = data.find(b"\n", at, at + 400)
+    text = lines.text_of(data[at : end if end >= 0 else at + 400])
+    head = lines.head(text)
+    if head.level is None or text[head.start : head.start + 1] in (" ", "\t", ""):
+        return False
+    before = data.rfind(b"\n", 0, at - 1) + 1
+    text = lines.text_of(data[before : min(at - 1, before + 400)])
+    return text[lines.head(text).start :][:1] not in (" ", "\t")
+
+
+def _open_traceback(data: bytes, at: int) -> int | None:
+    """The offset of the exception line of a traceback that starts before `at` and ends at or behind it."""
+    header = data.rfind(tracebacks.HEADER, max(0, at - WINDOW), at)
+    last: int | None = None
+    while header >= 0:
+        found = tracebacks.follow(data, header)
+        if found is not None and found.raised_at >= at:
+            last = max(last or 0, found.raised_at)
+        if found is None and data.find(b"\n", header, at) < 0:
+            return None
+        header = data.rfind(tracebacks.HEADER, max(0, at - WINDOW), header)
+    return last
+
+
+def cuts(data: bytes, size: int = BLOCK) -> list[int]:
+    """Offsets that divide `data` into blocks of about `size` bytes: 0 first, the length last."""
+    result = [0]
+    while result[-1] < len(data):
+        result.append(boundary(data, result[-1] + size))
+    return result
+
+
+def blocks(chunks: Iterable[bytes], size: int = BLOCK) -> Iterator[bytes]:
+    """Chunks of a stream, of any length, as blocks cut at record boundaries."""
+    held = b""
+    for chunk in chunks:
+        held += chunk
+        while len(held) >= size + REACH + WINDOW:
+            at = boundary(held, size)
+            yield held[:at]
+            held = held[at:]
+    for start, end in zip(*(c := cuts(held, size), c[1:]), strict=False):
+        yield held[start:end]

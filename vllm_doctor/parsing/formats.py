@@ -1,0 +1,217 @@
+"""Log formats at work: a format file's literals, regex or named parser, and how its groups become observations."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..model.catalogue import observation
+from ..model.observations import Issue, Scalar
+from ..ruleset.errors import RuleError
+from ..ruleset.schema import Format, Gives
+from . import lines, scan, tracebacks
+from .line_parsers import PARSERS, Line, Values, number
+
+TIMEOUT = 0.1
+"""Seconds that one pattern may take on one line."""
+STRIKES = 3
+"""Timeouts after which a pattern is no longer tried in this process."""
+
+_FACTOR = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 2**10, "s": 1, "ms": 1e-3, "%": 1e-2}
+
+_QUOTING = ("Received request", "Generated response", "Added request")
+"""Messages that carry text of users: only a format that starts with the message is tried on them."""
+_EXCEPTION = re.compile(r"(?:[A-Za-z_][\w.]*(?:Error|Exception|Timeout)(?:\([\w.]+\))?: |[A-Za-z_]\w*(?:Error|Exception)\(['\"])+")
+
+TRACEBACK, ERROR = -1, -2
+"""Ids of the two built-in literals' hits: a traceback starts; a line that may name an exception."""
+
+
+class Reader:
+    """One format, ready to read lines. It counts its own timeouts, which is all that changes here."""
+
+    def __init__(self, source: Format) -> None:
+        self.source = source
+        self.id = source.id
+        self.begins = source.begins
+        self.literals = [source.literal] if isinstance(source.literal, str) else list(source.literal)
+        self.strikes = 0
+        self._parser = PARSERS.get(source.parser) if source.parser else None
+        self._pattern: Any = None
+        self._gives = list(source.gives.items()) if isinstance(source.gives, dict) else []
+
+    @property
+    def disabled(self) -> bool:
+        return self.strikes >= STRIKES
+
+    def read(self, line: Line) -> Values | None:
+        """What the line says, or None if it is of another kind."""
+        if self._parser is not None:
+            return self._parser(line)
+        if self.source.regex is None or self.disabled:
+            return None
+        if self._pattern is None:
+            import regex
+
+            self._pattern = regex.compile(self.source.regex)
+        try:
+            found = self._pattern.match(line.message, timeout=TIMEOUT)
+        except TimeoutError:
+            self.strikes += 1
+            return None
+        if found is None:
+            return None
+        values: Values = {}
+        for name, give in self._gives:
+            value = _value(name, give, found)
+            if value is not None:
+                values[name] = value
+        return values
+
+
+def _value(name: str, give: Gives, found: Any) -> Scalar | None:
+    if give.value is not None:
+        return give.value
+    if give.field is None:
+        return True
+    text = found[give.field]
+    if text is None:
+        return None
+    if name == "engine":
+        return int(text[:6])
+    declared = observation(name)
+    if give.unit == "text" or (give.unit == "" and declared is not None and declared.unit == "text"):
+        return str(text)
+    try:
+        value = number(text)
+    except ValueError:
+        return None
+    factor = _FACTOR.get(give.unit, 1)
+    return value if factor == 1 else value * factor
+
+
+class Table:
+    """All formats of a rule set, with one scanner over their literals."""
+
+    def __init__(self, formats: Iterable[Format]) -> None:
+        self.readers = [Reader(f) for f in formats]
+        owners: dict[bytes, list[int]] = {}
+        for index, reader in enumerate(self.readers):
+            for literal in reader.literals:
+                owners.setdefault(literal.encode(), []).append(index)
+        owners.setdefault(tracebacks.HEADER, []).append(TRACEBACK)
+        for sign in (b"Error: ", b"Exception: "):
+            owners.setdefault(sign, []).append(ERROR)
+        self.literals = list(owners)
+        self.owners = list(owners.values())
+        self._find: Callable[[bytes], scan.Hits] | None = None
+
+    def find(self, data: bytes) -> scan.Hits:
+        """Hits of all literals in raw bytes."""
+        if self._find is None:
+            self._find = scan.scanner(self.literals)
+        return self._find(data)
+
+    def read(self, ids: Iterable[int], line: Line, literal_at: int | None) -> list[tuple[Reader, Values]]:
+        """Everything that the formats with these indices say about a line.
+
+        The message is anchored: a format reads from its start, or from behind the class name of an exception. A line whose head
+        nobody knows is read from the literal on, at `literal_at` in the message.
+        """
+        results: list[tuple[Reader, Values]] = []
+        quoting = line.message.startswith(_QUOTING)
+        for index in ids:
+            reader = self.readers[index]
+            if quoting and not line.message.startswith(tuple(reader.literals)):
+                continue
+            values = reader.read(line)
+            if values is None and not quoting:
+                named = _EXCEPTION.match(line.message)
+                if named is not None:
+                    values = reader.read(_from(line, named.end()))
+            if values is None and line.level is None and literal_at:
+                values = reader.read(_from(line, literal_at))
+            if values is not None:
+                results.append((reader, values))
+        return results
+
+    def issues(self) -> tuple[Issue, ...]:
+        """One issue per pattern that was given up."""
+        return tuple(
+            Issue("pattern-timeout", "the pattern of format {format} took too long on this input and was switched off", {"format": r.id})
+            for r in self.readers
+            if r.disabled
+        )
+
+
+def _from(line: Line, start: int) -> Line:
+    return Line(line.message[start:], line.process, line.level, line.frames)
+
+
+_TABLES: list[tuple[list[Format], Table]] = []
+
+
+def table(formats: list[Format]) -> Table:
+    """The table of a list of formats; the last few lists are remembered by identity."""
+    for known, ready in _TABLES:
+        if known is formats:
+            return ready
+    ready = Table(formats)
+    _TABLES.append((formats, ready))
+    del _TABLES[:-4]
+    return ready
+
+
+def check(formats: list[Format]) -> list[RuleError]:
+    """Faults of formats against their own samples: each sample is read by exactly one format, and in full."""
+    ready = Table(formats)
+    errors: list[RuleError] = []
+    for own in formats:
+        if own.parser is not None and own.parser not in PARSERS:
+            errors.append(RuleError(own.id, 1, f"no parser is called {own.parser!r}", f"one of {', '.join(sorted(PARSERS))}"))
+            continue
+        for at, sample in enumerate(own.samples, 1):
+            matched = _read_sample(ready, sample.before, sample.line)
+            names = [reader.id for reader, _ in matched]
+            if names != [own.id]:
+                errors.append(RuleError(own.id, at, f"sample {at} ({sample.version}) is read by {names or 'no format'}", sample.line[:200]))
+            elif not same(matched[0][1], sample.want):
+                errors.append(RuleError(own.id, at, f"sample {at} ({sample.version}) gives {matched[0][1]}", f"wanted {sample.want}"))
+            elif undeclared := _undeclared(own, matched[0][1]):
+                errors.append(RuleError(own.id, at, f"sample {at} gives {undeclared}, which `gives` does not list", ""))
+    return errors
+
+
+def _read_sample(ready: Table, before: str, line: str) -> list[tuple[Reader, Values]]:
+    above = (before.rstrip("\n") + "\n").encode() if before else b""
+    data = above + line.encode()
+    text = lines.plain(line)
+    head = lines.head(text)
+    hits = [(at - len(above), index) for at, index in ready.find(data) if at >= len(above)]
+    ids = sorted({owner for _, index in hits for owner in ready.owners[index] if owner >= 0})
+    first = min((text.find(ready.literals[i].decode()) for _, i in hits), default=0)
+    message = text[head.start :].split("\n")[0]
+    return ready.read(ids, Line(message, head.process, head.level, lambda: tracebacks.above(data, len(above))), max(first - head.start, 0))
+
+
+def _undeclared(own: Format, values: Values) -> list[str]:
+    if isinstance(own.gives, dict):
+        return []
+    open_names = tuple(name[:-1] for name in own.gives if name.endswith(".*"))
+    return [name for name in values if name != "engine" and name not in own.gives and not (open_names and name.startswith(open_names))]
+
+
+def same(found: Values, want: dict[str, Scalar]) -> bool:
+    """Whether two sets of values agree; floats to nine digits."""
+    if found.keys() != want.keys():
+        return False
+    for name, value in found.items():
+        other = want[name]
+        if isinstance(value, str) or isinstance(other, str) or isinstance(value, bool) or isinstance(other, bool):
+            if value != other:
+                return False
+        elif not math.isclose(value, other, rel_tol=1e-9, abs_tol=1e-12):
+            return False
+    return True

@@ -1,0 +1,517 @@
+"""The fold: one pass over the raw bytes of a stream of log lines, which Python touches only where a literal was found.
+
+Access lines, most of a busy server's log, are counted by whole blocks. `fold(a + b) == fold(a).merge(fold(b))` for every cut that
+`blocks.boundary` allows.
+"""
+
+from __future__ import annotations
+
+import bisect
+import datetime
+import math
+import re
+from array import array
+from collections import deque
+from typing import NamedTuple
+
+from ..model.catalogue import OBSERVATIONS, observation
+from ..model.observations import (
+    CONTEXT,
+    EVENTS_KEPT,
+    FACTS_KEPT,
+    PARTS_KEPT,
+    Bounded,
+    Clock,
+    Count,
+    Event,
+    Fact,
+    Part,
+    Point,
+    Ref,
+    Scalar,
+    Series,
+    StreamTally,
+)
+from ..ruleset.schema import Format
+from . import formats as reading
+from . import lines, tracebacks
+from .blocks import blocks, boundary, cuts
+from .line_parsers import Line, Values
+from .streams import Stream
+from .wrappers import YEARLESS
+
+__all__ = ["blocks", "boundary", "clock_of", "cuts", "fold", "fold_stream"]
+
+MAX_LINE = 2**20
+"""Bytes of one line that are decoded."""
+MAX_ENGINE = 4095
+POINTS_HELD = 2048
+"""Samples of one series that are held before they are put into buckets."""
+MAX_CONTEXT = 400
+"""Characters kept of a neighbouring line."""
+
+_STAMP = re.compile(
+    rb"(?:INFO|WARNING|ERROR|DEBUG|CRITICAL) +(\d\d-\d\d) (\d\d:\d\d:\d\d)|^\[?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?", re.MULTILINE
+)
+_KINDS = {name: d.kind for name, d in OBSERVATIONS.items()}
+_DP = re.compile(r"_DP(\d{1,4})")
+_JOINABLE = 2
+"""Following lines that a hard wrap may have cut off."""
+
+
+def clock_of(data: bytes, year_hint: int | None) -> Clock:
+    """What the stamps of a stream tell about its clock.
+
+    A stamp with a year makes the year known. Else the year is the hint's (the file's age, a scrape), which the last stamp gets; a
+    log whose months fall from December to January started the year before.
+    """
+    found = [m for m in (_STAMP.search(data), _last_stamp(data, len(data), 0)) if m is not None]
+    dated = next((m for m in found if m[3]), None)
+    if dated is not None:
+        year = int(dated[3][:4])
+        return Clock(year=year, year_known=True)
+    year = year_hint or 1970
+    if len(found) < 2:
+        return Clock(year=year, year_known=year_hint is not None)
+    first, last = int(found[0][1][:2]), int(found[1][1][:2])
+    if first > last:
+        return Clock(year=year - 1, year_known=year_hint is not None, first_month=first)
+    return Clock(year=year, year_known=year_hint is not None)
+
+
+def _last_stamp(data: bytes, end: int, start: int) -> re.Match[bytes] | None:
+    """The last stamp in `data[start:end]`, searched from the end."""
+    size = 4096
+    while end > start:
+        begin = max(start, data.rfind(b"\n", start, max(start, end - size)) + 1) if end - size > start else start
+        found = list(_STAMP.finditer(data, begin, end))
+        if found:
+            return found[-1]
+        end, size = begin, min(size * 4, 2**20)
+    return None
+
+
+def fold_stream(stream: Stream, source: str, formats: list[Format], year_hint: int | None = None) -> tuple[StreamTally, Clock]:
+    """The fold of a stream with the line numbers and the stamps that its wrappers gave, and the clock that its times are on."""
+    if stream.stamps is None:
+        clock = clock_of(stream.data, year_hint)
+        return fold(stream.data, source, clock, formats, stream.lines, total=stream.total), clock
+    stamps = stream.stamps
+    known = [s for s in stamps if not math.isnan(s)]
+    if stream.yearless and known:
+        stamps, year = _with_year(stamps, year_hint or 1970)
+        clock = Clock(year=year, year_known=year_hint is not None, utc_offset=stream.utc_offset)
+    else:
+        year = datetime.datetime.fromtimestamp(known[0], datetime.timezone.utc).year if known else year_hint or 1970
+        clock = Clock(year=year, year_known=bool(known), utc_offset=stream.utc_offset)
+    return fold(stream.data, source, clock, formats, stream.lines, stamps, stream.total), clock
+
+
+def _with_year(stamps: array[float], last_year: int) -> tuple[array[float], int]:
+    """Stamps of the year `YEARLESS` moved to the years that end with `last_year`."""
+    starts = [(datetime.date(year, 1, 1).toordinal() - 719163) * 86400.0 for year in (YEARLESS, last_year - 1, last_year)]
+    known = [s for s in stamps if not math.isnan(s)]
+    over = known[0] > known[-1]
+    moved = array("d")
+    for stamp in stamps:
+        earlier = over and stamp > known[-1]
+        moved.append(stamp - starts[0] + starts[1 if earlier else 2] - (0 if _leap(last_year - earlier) or stamp - starts[0] < 59 * 86400 else 86400))
+    return moved, last_year - over
+
+
+def _leap(year: int) -> bool:
+    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+
+
+def fold(
+    data: bytes,
+    source: str,
+    clock: Clock,
+    formats: list[Format],
+    lines: array[int] | None = None,
+    stamps: array[float] | None = None,
+    total: int = 0,
+) -> StreamTally:
+    """Everything that the formats find in a stream of log lines.
+
+    `lines` are the original line numbers where they are not 1, 2, 3 ...; `stamps` are the wrapper's times per line (NaN where it has
+    none), which then replace the lines' own; `total` is the number of lines of the block that the stream was taken from, which is
+    how far `merge` moves the next block. Times in the result are on the stream's clock. Never raises on any bytes.
+    """
+    return _Fold(data, source, clock, reading.table(formats), lines, stamps, total).run()
+
+
+class _Seen(NamedTuple):
+    """An event or fact before its Ref is made."""
+
+    begin: int
+    end: int
+    line: int
+    name: str
+    value: Scalar | Values
+    time: float | None
+    engine: int | None
+    process: str | None
+
+
+class _Part:
+    """What is collected between two banners."""
+
+    def __init__(self, start: int, line: int, begins: str | None = None, process: str | None = None, pid: int | None = None) -> None:
+        self.start, self.line = start, line
+        self.begins, self.process, self.pid = begins, process, pid
+        self.facts: dict[tuple[str, Scalar, int | None, str | None], _Seen] = {}
+        self.first: dict[str, list[_Seen]] = {}
+        self.last: dict[str, deque[_Seen]] = {}
+        self.count: dict[str, int] = {}
+        self.points: dict[tuple[str, int], list[Point]] = {}
+        self.series: dict[tuple[str, int], Series] = {}
+        self.counts: dict[str, int] = {}
+
+    def event(self, seen: _Seen) -> None:
+        kind = seen.name
+        self.count[kind] = self.count.get(kind, 0) + 1
+        first = self.first.setdefault(kind, [])
+        if len(first) < EVENTS_KEPT:
+            first.append(seen)
+        else:
+            self.last.setdefault(kind, deque(maxlen=EVENTS_KEPT)).append(seen)
+
+    def fact(self, seen: _Seen) -> None:
+        assert not isinstance(seen.value, dict)
+        key = (seen.name, seen.value, seen.engine, seen.process)
+        if key not in self.facts and len(self.facts) < FACTS_KEPT:
+            self.facts[key] = seen
+
+    def sample(self, name: str, engine: int, point: Point) -> None:
+        points = self.points.setdefault((name, engine), [])
+        points.append(point)
+        if len(points) >= POINTS_HELD:
+            self._settle((name, engine))
+
+    def _settle(self, key: tuple[str, int]) -> None:
+        fresh = Series.of(self.points.pop(key, ()))
+        self.series[key] = self.series[key].merge(fresh) if key in self.series else fresh
+
+    def all_series(self) -> dict[tuple[str, int], Series]:
+        for key in list(self.points):
+            self._settle(key)
+        return self.series
+
+
+class _Fold:
+    def __init__(
+        self,
+        data: bytes,
+        source: str,
+        clock: Clock,
+        table: reading.Table,
+        numbers: array[int] | None,
+        stamps: array[float] | None,
+        total: int,
+    ) -> None:
+        self.total = total
+        self.data, self.source, self.clock, self.table = data, source, clock, table
+        self.numbers, self.stamps = numbers, stamps
+        self.counted_to = 0  # offset up to which newlines are counted
+        self.index = 0  # lines before `counted_to`
+        self.stamp_searched = 0  # offset up to which the last stamp is known
+        self.stamp_time: float | None = None
+        self.owned: dict[int, tracebacks.Traceback] = {}
+        self.part = _Part(0, 0)
+        self.done: list[Part] = []
+        self.seen = 0
+
+    def run(self) -> StreamTally:
+        data = self.data
+        if not data:
+            return StreamTally()
+        hits = self.table.find(data)
+        i, total = 0, len(hits)
+        while i < total:
+            offset, index = hits[i]
+            begin = data.rfind(b"\n", 0, offset) + 1
+            end = data.find(b"\n", offset)
+            if end < 0:
+                end = len(data)
+            first, ids = offset, set()
+            while i < total and hits[i][0] < end:
+                offset, index = hits[i]
+                i += 1
+                if index < 0:
+                    ids.add(reading.ERROR)
+                    continue
+                owners = self.table.owners[index]
+                ids.update(owners)
+                if owners[0] == reading.TRACEBACK:
+                    found = tracebacks.follow(data, offset)
+                    if found is not None and found.raised_at not in self.owned:
+                        self.owned[found.raised_at] = found
+                        bisect.insort(hits, (found.raised_at, -1), i)
+                        total += 1
+            self._line(begin, end, ids, first)
+        return self._tally()
+
+    # one line
+
+    def _line(self, begin: int, end: int, ids: set[int], first: int) -> None:
+        data = self.data
+        raw = data[begin : min(end, begin + MAX_LINE)]
+        if b"\r" in raw:
+            raw = raw.rstrip(b"\r")
+        if b"\r" in raw:
+            for piece in raw.split(b"\r"):
+                own = {i for i in ids if i >= 0 and any(t.encode() in piece for t in self.table.readers[i].literals)}
+                if own or (begin in self.owned):
+                    self._message(begin, end, own | (ids & {reading.ERROR}), lines.text_of(piece), 0)
+            return
+        self._message(begin, end, ids, lines.text_of(raw), first - begin)
+
+    def _message(self, begin: int, end: int, ids: set[int], text: str, literal_at: int) -> None:
+        head = lines.head(text)
+        line = Line(text[head.start :], head.process, head.level, lambda: self._frames(begin))
+        readers = sorted(i for i in ids if i >= 0)
+        found = self.table.read(readers, line, max(literal_at - head.start, 0)) if readers else []
+        if readers and not found:
+            joined = self._joined(end)
+            if joined:
+                whole = Line(line.message.rstrip() + joined, line.process, line.level, line.frames)
+                found = self.table.read(readers, whole, max(literal_at - head.start, 0))
+        error = self._error(begin, line, head) if reading.ERROR in ids else None
+        if not found and error is None:
+            return
+        number = self._number(begin)
+        time = self._time(begin, number, head)
+        for reader, values in found:
+            if reader.begins is not None:
+                self._close(begin, number)
+                self.part = _Part(begin, number, reader.begins, head.process, head.pid)
+            self._route(values, begin, end, number, time, head.process, text)
+        if error is not None:
+            self._route(error, begin, end, number, time, head.process, text)
+
+    def _error(self, begin: int, line: Line, head: lines.Head) -> Values | None:
+        """The exception that a line names: the last line of a traceback, or one that reads like it."""
+        owned = begin in self.owned
+        if not owned and (head.level in ("INFO", "DEBUG", "WARNING") or not tracebacks.names_error(line.message)):
+            return None
+        raised = tracebacks.raised(line.message)
+        if raised is None:
+            return None
+        name, message = raised
+        if name.endswith("DeadError"):
+            return {"engine.dead_error": True}
+        if re.search(r"validation errors? for \w+$", message):
+            message += ";" + self._next_line(begin)
+        phase, _ = tracebacks.phase(line.frames())
+        return {"exception.type": name, "exception.message": message[: lines.MAX_TEXT], "exception.phase": phase}
+
+    def _next_line(self, begin: int) -> str:
+        end = self.data.find(b"\n", begin)
+        return "" if end < 0 else " " + self._context_line(end + 1).strip()
+
+    def _frames(self, begin: int) -> tuple[tracebacks.Frame, ...]:
+        owned = self.owned.get(begin)
+        return owned.frames(self.data) if owned is not None else tracebacks.above(self.data, begin)
+
+    def _joined(self, end: int) -> str:
+        """The next lines, if they have no head of their own and are not indented: what a hard wrap cut off."""
+        text = ""
+        for _ in range(_JOINABLE):
+            if end + 1 >= len(self.data):
+                break
+            after = self.data.find(b"\n", end + 1, end + 4096)
+            piece = lines.text_of(self.data[end + 1 : after if after >= 0 else end + 4096]).rstrip("\r")
+            head = lines.head(piece)
+            if not piece or piece[0] in " \t" or head.level is not None or head.process is not None:
+                break
+            text += piece
+            end = after if after >= 0 else len(self.data)
+        return text
+
+    # where and when
+
+    def _number(self, begin: int) -> int:
+        """Index of the line at an offset, from 0."""
+        if begin >= self.counted_to:
+            self.index += self.data.count(b"\n", self.counted_to, begin)
+            self.counted_to = begin
+            return self.index
+        return self.index - self.data.count(b"\n", begin, self.counted_to)
+
+    def _original(self, index: int) -> int:
+        if self.numbers is None:
+            return index + 1
+        return self.numbers[index] if index < len(self.numbers) else index + 1
+
+    def _time(self, begin: int, index: int, head: lines.Head) -> float | None:
+        if self.stamps is not None:
+            value = self.stamps[index] if index < len(self.stamps) else math.nan
+            return None if math.isnan(value) else value
+        if head.stamp is not None:
+            time = lines.seconds(head.stamp, self.clock)
+            if time is not None:
+                return time
+        return self._time_before(begin)
+
+    def _time_before(self, offset: int) -> float | None:
+        """The last stamp before an offset."""
+        if offset > self.stamp_searched:
+            found = _last_stamp(self.data, offset, self.stamp_searched)
+            time = self._seconds(found) if found is not None else None
+            self.stamp_time = self.stamp_time if time is None else time
+            self.stamp_searched = offset
+        return self.stamp_time
+
+    def _seconds(self, found: re.Match[bytes]) -> float | None:
+        date, clock = (found[1], found[2]) if found[1] else (found[3], found[4])
+        fraction = float("0." + found[5].decode()) if found[5] else 0.0
+        return lines.seconds((date.decode(), clock.decode(), fraction), self.clock)
+
+    # what it says
+
+    def _route(self, values: Values, begin: int, end: int, index: int, time: float | None, process: str | None, text: str) -> None:
+        part = self.part
+        stated = values.get("engine")
+        engine: int | None = int(stated) if isinstance(stated, int | float) else None
+        if engine is None and process is not None:
+            found = _DP.search(process)
+            engine = int(found[1]) if found else None
+        if engine is not None and engine > MAX_ENGINE:
+            engine = None
+        events: dict[str, Values] = {}
+        ref: Ref | None = None
+        for name, value in values.items():
+            kind = _KINDS.get(name)
+            if kind is None:
+                if name == "engine":
+                    continue
+                kind = "fact" if observation(name) is not None else None
+            if kind == "event":
+                events.setdefault(name, {})
+            elif kind == "attribute":
+                events.setdefault(name.rpartition(".")[0], {})[name] = value
+            elif kind == "fact":
+                part.fact(_Seen(begin, end, index, name, value, time, engine, process))
+            elif kind == "count":
+                part.counts[name] = part.counts.get(name, 0) + 1
+            elif kind == "sample" and time is not None and isinstance(value, int | float) and math.isfinite(value):
+                if ref is None:
+                    ref = Ref(self.source, self._original(index), text[: lines.MAX_TEXT])
+                part.sample(name, engine or 0, Point(float(value), time, ref))
+        for name, attributes in events.items():
+            part.event(_Seen(begin, end, index, name, attributes, time, engine, process))
+
+    # the end of a part and of the block
+
+    def _close(self, end: int, index: int) -> None:
+        if end <= self.part.start:
+            return
+        self.done.append(self._built(self.part, end, index))
+        self.seen += 1
+        if len(self.done) > 4 * PARTS_KEPT:
+            del self.done[PARTS_KEPT:-PARTS_KEPT]
+
+    def _built(self, part: _Part, end: int, index: int) -> Part:
+        data = self.data
+        first, last = self._span(part.start, end, part.line, index)
+        counts = {name: Count(count) for name, count in part.counts.items()}
+        for name, count in access_counts(data, part.start, end).items():
+            if count:
+                counts[name] = Count(count)
+        return Part(
+            begins=part.begins,
+            begins_process=part.process,
+            begins_pid=part.pid,
+            lines=index - part.line,
+            first_time=first,
+            last_time=last,
+            facts=tuple(
+                Fact(s.name, s.value, self._ref(s), s.time, s.engine, s.process) for s in part.facts.values() if not isinstance(s.value, dict)
+            ),
+            events={
+                kind: Bounded(tuple(map(self._event, part.first[kind])), tuple(map(self._event, part.last.get(kind, ()))), count)
+                for kind, count in part.count.items()
+            },
+            series=part.all_series(),
+            counts=counts,
+        )
+
+    def _span(self, start: int, end: int, first: int, last: int) -> tuple[float | None, float | None]:
+        """First and last stamp of a part."""
+        if self.stamps is not None:
+            known = [t for t in self.stamps[first:last] if not math.isnan(t)]
+            return (known[0], known[-1]) if known else (None, None)
+        found = _STAMP.search(self.data, start, end)
+        if found is None:
+            return None, None
+        return self._seconds(found), self._time_before(end)
+
+    def _event(self, seen: _Seen) -> Event:
+        assert isinstance(seen.value, dict)
+        return Event(seen.name, self._ref(seen), seen.value, seen.time, seen.engine, seen.process)
+
+    def _ref(self, seen: _Seen) -> Ref:
+        text = lines.text_of(self.data[seen.begin : min(seen.end, seen.begin + 4 * lines.MAX_TEXT)]).rstrip("\r")
+        return Ref(self.source, self._original(seen.line), text[: lines.MAX_TEXT], self._before(seen.begin), self._after(seen.end))
+
+    def _context_line(self, begin: int) -> str:
+        end = self.data.find(b"\n", begin, begin + 4 * MAX_CONTEXT)
+        return lines.text_of(self.data[begin : end if end >= 0 else begin + 4 * MAX_CONTEXT]).rstrip("\r")[:MAX_CONTEXT]
+
+    def _before(self, begin: int) -> tuple[str, ...]:
+        texts: list[str] = []
+        while begin > 0 and len(texts) < CONTEXT:
+            begin = self.data.rfind(b"\n", 0, begin - 1) + 1
+            texts.append(self._context_line(begin))
+        return tuple(reversed(texts))
+
+    def _after(self, end: int) -> tuple[str, ...]:
+        texts: list[str] = []
+        begin = end + 1
+        while 0 <= begin < len(self.data) and len(texts) < CONTEXT:
+            texts.append(self._context_line(begin))
+            following = self.data.find(b"\n", begin)
+            begin = following + 1 if following >= 0 else len(self.data)
+        return tuple(texts)
+
+    def _tally(self) -> StreamTally:
+        data = self.data
+        self.index += data.count(b"\n", self.counted_to)
+        self.counted_to = len(data)
+        total = self.index + (not data.endswith(b"\n"))
+        self._close(len(data), total)
+        parts = tuple(self.done)
+        if len(parts) > 2 * PARTS_KEPT:
+            parts = parts[:PARTS_KEPT] + parts[-PARTS_KEPT:]
+        last = self._span(0, len(data), 0, total)[1] if self.stamps is not None else self._time_before(len(data))
+        return StreamTally(
+            parts=parts,
+            parts_seen=self.seen,
+            lines=max(total, self.total),
+            issues=self.table.issues(),
+            head=self._after(-1),
+            tail=self._before(len(data) + (not data.endswith(b"\n"))),
+            last_time=last,
+        )
+
+
+def access_counts(data: bytes, start: int, end: int) -> dict[str, int]:
+    """Access lines by class of status, and those of POST requests, counted without looking at single lines where all went well."""
+    ok = data.count(b' HTTP/1.1" 2', start, end)
+    result = {"http.responses.2xx": ok}
+    failed_posts = 0
+    for digit in b"45":
+        needle = b' HTTP/1.1" ' + bytes([digit])
+        seen = posts = 0
+        at = data.find(needle, start, end)
+        while at >= 0:
+            seen += 1
+            begin = data.rfind(b'"', max(start, at - 2000), at)
+            posts += data.startswith(b'"POST ', begin) if begin >= 0 else 0
+            at = data.find(needle, at + len(needle), end)
+        result[f"http.responses.{chr(digit)}xx"] = seen
+        result[f"http.inference.{chr(digit)}xx"] = posts
+        failed_posts += posts
+    result["http.inference.2xx"] = max(min(data.count(b'"POST /', start, end) - failed_posts, ok), 0)
+    return result

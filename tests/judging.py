@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from vllm_doctor.pipeline import analyze
+from vllm_doctor.reports.json import render
+from vllm_doctor.sources import read
 
 ROOT = Path(__file__).resolve().parent.parent
 FIXTURES = ROOT / "fixtures"
@@ -54,6 +59,12 @@ def labelled_cases(*roots: Path) -> list[LabelledCase]:
 
 def outside_cases() -> list[LabelledCase]:
     return labelled_cases(*(Path(OUTSIDE) / name for name in ("captures", "cases"))) if OUTSIDE else []
+
+
+def report_on(case: LabelledCase) -> dict[str, Any]:
+    """What `analyze --format json` writes about a case, but with exceptions."""
+    sources, issues = read(case.inputs)
+    return dict(json.loads(render(analyze(sources, extra_issues=issues))))
 
 
 def loud_findings(report: dict[str, Any]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import sys
 from pathlib import Path
@@ -13,10 +12,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-import vllm_doctor
-from tests.judging import FIXTURES, ROOT, LabelledCase, labelled_cases, right_answer, wrong_answer
+from tests.judging import FIXTURES, ROOT, LabelledCase, labelled_cases, report_on, right_answer, wrong_answer
 from vllm_doctor.model.catalogue import CAUSE_IDS
-from vllm_doctor.reports.json import render
 
 CASES = labelled_cases(FIXTURES)
 OOM = [c for c in CASES if c.folder.name.startswith("oom-")]
@@ -169,12 +166,8 @@ def test_trimming_thins_noise_and_keeps_the_rest_of_a_log() -> None:
     assert TRIM.trim_log(log, access_run=None).count("500 Internal") == 5
 
 
-def report_on(case: LabelledCase) -> dict[str, object]:
-    return dict(json.loads(render(vllm_doctor.analyze(*case.inputs))))
-
-
 @pytest.mark.parametrize("case", [c for c in CASES if c.confidence >= 0.7], **FOLDER)
 def test_a_fixture_is_diagnosed(case: LabelledCase) -> None:
     report = report_on(case)
     assert wrong_answer(case, report) is None
-    assert right_answer(case, report), [f["id"] for f in report["findings"]]  # type: ignore[union-attr, index, misc]
+    assert right_answer(case, report), [f["id"] for f in report["findings"]]

@@ -10,9 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-import vllm_doctor
-from tests.judging import OUTSIDE, ROOT, LabelledCase, labelled_case, outside_cases, right_answer, wrong_answer
-from vllm_doctor.reports.json import render
+from tests.judging import OUTSIDE, ROOT, LabelledCase, labelled_case, outside_cases, report_on, right_answer, wrong_answer
 
 
 def finding(cause: str, status: str = "likely", severity: str = "high") -> dict[str, str]:
@@ -71,7 +69,7 @@ if OUTSIDE is not None:  # where it is not set, the closing word in conftest say
 
     @pytest.mark.parametrize("labelled", outside_cases(), ids=lambda c: f"{c.folder.parent.name}/{c.folder.name}")
     def test_an_outside_case_is_not_misjudged(labelled: LabelledCase) -> None:
-        report = json.loads(render(vllm_doctor.analyze(*labelled.inputs)))
+        report = report_on(labelled)
         assert [error.message for error in validator().iter_errors(report)] == []
         if labelled.confidence >= 0.7:
             assert wrong_answer(labelled, report) is None

@@ -97,7 +97,7 @@ RECIPES = {
     "bench-serve-0.32": Recipe("0.32.0/bench_serve", every=2),
     "log-json-0.32": Recipe("0.32.0/log_json", every=2),
     "log-debug-0.32": Recipe("0.32.0/log_debug", every=2),
-    "log-requests-0.32": Recipe("0.32.0/log_enable_requests", every=2),
+    "log-requests-0.32": Recipe("0.32.0/log_enable_requests"),
     "log-no-access-log-0.32": Recipe("0.32.0/log_no_access_log", every=2),
     "slow-clients-long-0.32": Recipe("0.32.0/slow_clients_long", every=3),
 }

@@ -113,18 +113,20 @@ def read_case(sources: Sequence[Source], rules: RuleSet, issues: Sequence[Issue]
     for source in sources:
         if progress:
             progress(source.name, 0, source.size)
-        if source.size > WHOLE:
-            later.append((source, None))
-            continue
-        found = segments(source.name, b"".join(source.blocks()))
-        for segment in found:
+        data = _whole(source, gathered.issues)
+        found = None if data is None else segments(source.name, data)
+        for segment in found or ():
             if segment.kind in ("metrics", "gpu", "launch"):
                 _read_other(segment, source, gathered)
         later.append((source, found))
     hint = _year_hint(gathered.scrapes, sources)
     for source, found in later:
-        kinds, lines = _read_logs(source, found, hint, gathered, progress)
-        summaries.append(SourceSummary(source.name, kinds, source.size, lines))
+        if found is None:
+            kinds, lines, size = _read_large(source, hint, gathered, progress)
+        else:
+            kinds, lines = _read_logs(source, found, hint, gathered)
+            size = sum(len(s.data) for s in found)
+        summaries.append(SourceSummary(source.name, kinds, size, lines))
     return assemble(
         Inputs(
             tallies=tuple((origin, tally) for origin, parts in gathered.tallies.items() for tally in parts),
@@ -137,6 +139,21 @@ def read_case(sources: Sequence[Source], rules: RuleSet, issues: Sequence[Issue]
             zones=gathered.zones,
         )
     )
+
+
+def _whole(source: Source, issues: list[Issue]) -> bytes | None:
+    """All bytes of a source, unpacked; None for one that is too large to be held."""
+    if source.size > WHOLE:
+        return None
+    found: list[Issue] = []
+    parts, size = [], 0
+    for block in source.blocks(found):
+        parts.append(block)
+        size += len(block)
+        if size > WHOLE:
+            return None  # it is read again in blocks, and its issues are found again
+    issues += found
+    return b"".join(parts)
 
 
 def _read_other(segment: Segment, source: Source, gathered: Gathered) -> None:
@@ -162,24 +179,18 @@ def _read_other(segment: Segment, source: Source, gathered: Gathered) -> None:
         gathered.launches += find(segment.data.decode("utf-8", "replace"), segment.source, segment.first_line)
 
 
-def _read_logs(
-    source: Source, found: list[Segment] | None, hint: int | None, gathered: Gathered, progress: Progress | None
-) -> tuple[tuple[str, ...], int]:
+def _read_logs(source: Source, found: list[Segment], hint: int | None, gathered: Gathered) -> tuple[tuple[str, ...], int]:
     """The log segments of a source; (kinds, lines) for its summary."""
-    from .parsing.framing import Segment, sniff
     from .parsing.streams import streams
 
-    if found is not None:
-        for segment in found:
-            if segment.kind in ("server_log", "kernel", "prose"):
-                gathered.kernel = gathered.kernel or segment.kind == "kernel"
-                for stream in streams(segment):
-                    _fold(stream, segment.source, segment.first_line, hint, gathered)
-            elif segment.kind in ("empty", "binary"):
-                gathered.issues.append(_unreadable(segment.kind, source))
-        kinds = tuple(dict.fromkeys(s.kind for s in found))
-        return kinds, sum(s.data.count(b"\n") + (not s.data.endswith(b"\n")) for s in found if s.data)
-    return _read_large(source, hint, gathered, progress, Segment, sniff, streams)
+    for segment in found:
+        if segment.kind in ("server_log", "kernel", "prose"):
+            gathered.kernel = gathered.kernel or segment.kind == "kernel"
+            for stream in streams(segment):
+                _fold(stream, segment.source, segment.first_line, hint, gathered)
+        elif segment.kind in ("empty", "binary"):
+            gathered.issues.append(_unreadable(segment.kind, source))
+    return tuple(dict.fromkeys(s.kind for s in found)), sum(s.data.count(b"\n") + (not s.data.endswith(b"\n")) for s in found if s.data)
 
 
 def _unreadable(kind: str, source: Source) -> Issue:
@@ -188,27 +199,21 @@ def _unreadable(kind: str, source: Source) -> Issue:
     return Issue("binary-input", "{name} is no text: it was not read.", {"name": source.name})
 
 
-def _read_large(
-    source: Source,
-    hint: int | None,
-    gathered: Gathered,
-    progress: Progress | None,
-    segment_type: type[Segment],
-    sniff: Callable[[bytes], str],
-    streams: Callable[[Segment], list[Stream]],
-) -> tuple[tuple[str, ...], int]:
-    """A source that is folded block by block: nothing of it stays but its tallies."""
+def _read_large(source: Source, hint: int | None, gathered: Gathered, progress: Progress | None) -> tuple[tuple[str, ...], int, int]:
+    """A source that is folded block by block: nothing of it stays but its tallies. (kinds, lines, bytes) for its summary."""
     from .parsing.blocks import blocks
+    from .parsing.framing import Segment, sniff
+    from .parsing.streams import streams
 
     kind, lines, done = "", 0, 0
     merged: dict[str, StreamTally] = {}
     clocks: dict[str, Clock] = {}
-    for block in blocks(source.blocks()):
+    for block in blocks(source.blocks(gathered.issues)):
         kind = kind or sniff(block)
         if kind not in ("server_log", "kernel", "prose"):
             gathered.issues.append(Issue("large-input", "{name} is too large to be read as {kind}.", {"name": source.name, "kind": kind}))
-            return (kind,), 0
-        for stream in streams(segment_type("server_log", source.name, lines + 1, block)):
+            return (kind,), 0, len(block)
+        for stream in streams(Segment("server_log", source.name, lines + 1, block)):
             clock = clocks.setdefault(stream.origin, _clock(stream, hint))
             so_far = merged.get(stream.origin, StreamTally())
             tally = _tally(stream, source.name, clock, gathered.rules, so_far.lines)
@@ -217,12 +222,12 @@ def _read_large(
         lines += block.count(b"\n")
         done += len(block)
         if progress:
-            progress(source.name, done, source.size)
+            progress(source.name, done, max(done, source.size))
     gathered.kernel = gathered.kernel or kind == "kernel"
     for origin, tally in merged.items():
         gathered.tallies.setdefault((source.name, origin), []).append(tally)
         gathered.issues += tally.issues
-    return (kind,), lines
+    return (kind,), lines, done
 
 
 def _fold(stream: Stream, source: str, first_line: int, hint: int | None, gathered: Gathered) -> None:

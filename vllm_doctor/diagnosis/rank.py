@@ -21,6 +21,10 @@ MIN_FINISHED = 20.0
 """A healthy verdict needs to have seen work: three samples of it on a server that was watched for a minute (DESIGN section 5), or, where
 it was watched more closely for less, twenty finished requests (heuristic: one slow or failed request in ten would have shown)."""
 
+MOST_WAITING, MOST_ERRORS = 0.1, 0.1
+"""A queue in more than a tenth of the samples, or more than a tenth of all responses refused: no cause may explain it, yet it is not
+health (heuristic)."""
+
 
 def firm(judgement: Judgement) -> bool:
     """Confirmed or likely, of medium severity or above: what makes a verdict `problem`."""
@@ -75,6 +79,10 @@ def unhealthy_reasons(run: Run, evaluator: Evaluator) -> list[str]:
         watched = (best("load.span") or 0.0) >= MIN_LOAD_SPAN or (best("requests.finished.delta") or 0.0) >= MIN_FINISHED
         if (best("load.samples") or 0.0) < MIN_LOAD_SAMPLES or not watched:
             reasons.append("load-samples")
+        if (best("requests.waiting.share_above_zero") or 0.0) > MOST_WAITING:
+            reasons.append("queue-unexplained")
+        if (best("errors.share") or 0.0) > MOST_ERRORS:
+            reasons.append("errors-unexplained")
         if not best("errors.visible"):
             reasons.append("server-log")
         if best("requests.waiting.max") is None or best("kv_cache.usage.max") is None:

@@ -291,6 +291,7 @@ step.budget_share | ratio | share of the batched tokens that went through steps 
 prefix_cache.hit_ratio | ratio | hits of queries in the window
 load.samples | count | samples with running requests, or intervals in which requests finished
 load.span | s | from the first to the last observation of the run
+errors.share | ratio | HTTP responses of 4xx and 5xx, of all (counters, else access lines)
 errors.visible | count | 1 where errors would have shown: a server log, or HTTP status counters
 requests.aborted_share | ratio | aborted of received requests, where request logging is on
 """
@@ -308,6 +309,7 @@ oom.reserved | bytes | reserved but unallocated
 oom.foreign | bytes | memory held by other processes on the device when the allocation failed
 oom.serving.count | count | device allocations that failed after the server had started to serve
 oom.startup.count | count | device allocations that failed before that
+oom.capture.count | count | device allocations that failed while CUDA graphs were captured
 oom.step_to_budget | ratio | tokens of the step that failed, of max_num_batched_tokens
 oom.headroom | bytes | device memory outside vLLM's budget
 engine.killed.count | count | engine or worker processes whose exit code says SIGKILL

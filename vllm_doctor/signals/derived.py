@@ -68,7 +68,7 @@ def _unfinished(c: Context) -> tuple[float, float, tuple[Ref, ...]] | None:
         return None
     started = first_tokens[0].count
     vanished = max(0.0, started - finished.value - sum(p for p in present if p is not None))
-    return vanished, started, (*first_tokens[1][-1:], *finished.refs[-1:])
+    return vanished, started, (*first_tokens[1][:1], *finished.refs[:1])
 
 
 def unfinished_delta(c: Context) -> Value:
@@ -126,7 +126,7 @@ def kv_prompt_share(c: Context) -> Value:
         return Unknown("metrics-scrapes")
     if isinstance(pool, Unknown) or pool.value <= 0:
         return Unknown("startup-log")
-    return Known(highest[0] / pool.value, (*prompts[1][-1:], *pool.refs[:1]))
+    return Known(highest[0] / pool.value, (*prompts[1][:1], *pool.refs[:1]))
 
 
 def kv_free_prompts(c: Context) -> Value:
@@ -154,7 +154,7 @@ def ttft_after_queue(c: Context) -> Value:
     ttft, queue = c.other("latency.ttft.mean"), c.other("latency.queue.mean")
     if isinstance(ttft, Unknown) or isinstance(queue, Unknown):
         return ttft if isinstance(ttft, Unknown) else queue
-    return Known(max(0.0, ttft.value - queue.value), (*ttft.refs[-1:], *queue.refs[-1:]), ttft.samples)
+    return Known(max(0.0, ttft.value - queue.value), (*ttft.refs[:1], *queue.refs[:1]), ttft.samples)
 
 
 def ttft_queue_share(c: Context) -> Value:
@@ -163,7 +163,7 @@ def ttft_queue_share(c: Context) -> Value:
         return ttft if isinstance(ttft, Unknown) else queue
     if ttft.value <= 0:
         return Unknown("no-finished-requests")
-    return Known(min(1.0, queue.value / ttft.value), (*ttft.refs[-1:], *queue.refs[-1:]), ttft.samples)
+    return Known(min(1.0, queue.value / ttft.value), (*ttft.refs[:1], *queue.refs[:1]), ttft.samples)
 
 
 def prefill_share(c: Context) -> Value:
@@ -171,7 +171,7 @@ def prefill_share(c: Context) -> Value:
     if prefill is None or decode is None:
         return Unknown("metrics-scrapes")
     total = prefill[0].sum + decode[0].sum
-    return Unknown("no-finished-requests") if total <= 0 else Known(prefill[0].sum / total, (*prefill[1][-1:], *decode[1][-1:]))
+    return Unknown("no-finished-requests") if total <= 0 else Known(prefill[0].sum / total, (*prefill[1][:1], *decode[1][:1]))
 
 
 def prompt_to_budget(c: Context) -> Value:
@@ -182,7 +182,7 @@ def prompt_to_budget(c: Context) -> Value:
         return Unknown("metrics-scrapes")
     if isinstance(budget, Unknown):
         return budget
-    return Known(highest[0] / budget.value, (*prompts[1][-1:], *budget.refs[:1]), int(prompts[0].count))
+    return Known(highest[0] / budget.value, (*prompts[1][:1], *budget.refs[:1]), int(prompts[0].count))
 
 
 def step_budget_share(c: Context) -> Value:
@@ -195,14 +195,14 @@ def step_budget_share(c: Context) -> Value:
     if steps[0].sum <= 0:
         return Unknown("no-finished-requests")
     heavy = sum(low * n for low, _, n in each_bucket(steps[0]) if low >= budget.value / 2)
-    return Known(min(1.0, heavy / steps[0].sum), (*steps[1][-1:], *budget.refs[:1]), int(steps[0].count))
+    return Known(min(1.0, heavy / steps[0].sum), (*steps[1][:1], *budget.refs[:1]), int(steps[0].count))
 
 
 def hit_ratio(c: Context) -> Value:
     queries, hits = c.other("prefix_cache.queries.delta"), c.other("prefix_cache.hits.delta")
     if isinstance(queries, Unknown) or isinstance(hits, Unknown):
         return Unknown("metrics-scrapes")
-    return Unknown("no-finished-requests") if queries.value <= 0 else Known(hits.value / queries.value, (*hits.refs[-1:], *queries.refs[-1:]))
+    return Unknown("no-finished-requests") if queries.value <= 0 else Known(hits.value / queries.value, (*hits.refs[:1], *queries.refs[:1]))
 
 
 def load_samples(c: Context) -> Value:
@@ -227,6 +227,21 @@ def load_span(c: Context) -> Value:
     if c.run.started is None or c.run.ended is None:
         return Unknown("stats-lines")
     return Known(c.run.ended - c.run.started)
+
+
+def errors_share(c: Context) -> Value:
+    """Refused and failed responses over all, from the HTTP counters of the window or, without them, from the run's access lines."""
+    grown = [c.other(f"http.{status}.delta") for status in ("2xx", "4xx", "5xx")]
+    refs: tuple[Ref, ...] = tuple(r for v in grown[1:] if isinstance(v, Known) and v.value for r in v.refs[:1])
+    counts = [v.value if isinstance(v, Known) else 0.0 for v in grown]
+    if all(isinstance(v, Unknown) for v in grown):
+        logged = [c.run.counts.get(f"http.inference.{status}") for status in ("2xx", "4xx", "5xx")]
+        if not any(logged):
+            return Unknown("access-log")
+        counts = [float(n.count) if n else 0.0 for n in logged]
+        refs = tuple(n.first for n in logged[1:] if n and n.first)
+    total = sum(counts)
+    return Unknown("no-finished-requests") if total <= 0 else Known((counts[1] + counts[2]) / total, refs, int(total))
 
 
 def errors_visible(c: Context) -> Value:
@@ -262,6 +277,7 @@ FUNCTIONS: dict[str, Callable[[Context], Value]] = {
     "prefix_cache.hit_ratio": hit_ratio,
     "load.samples": load_samples,
     "load.span": load_span,
+    "errors.share": errors_share,
     "errors.visible": errors_visible,
     "requests.aborted_share": aborted_share,
 }

@@ -12,14 +12,17 @@ from .windows import inside
 MIN_SAMPLES = 3
 """Shares and trends of fewer samples say more about the sampling than about the server (DESIGN section 2)."""
 
-FROM_METRICS_ONLY = ("process.",)
+SHOWN_BY = {"process.": "metrics-scrapes", "step.": "iteration-details", "spec_decode.": "spec-decode-lines"}
+"""Samples that other lines than the stats line carry, and what to attach for them."""
 
 
 def aggregate(name: str, word: str, context: Context) -> Value:
     """One aggregate of a sampled series; `word` is one of the catalogue's aggregates."""
     points = inside(context.series(name), context.window.start, context.window.end)
+    if not points and word == "samples" and (context.run.has_log or context.track):
+        return Known(0.0)  # that there is none is known; what it would have said is not
     if not points:
-        return Unknown("metrics-scrapes" if name.startswith(FROM_METRICS_ONLY) else "stats-lines")
+        return Unknown(next((key for prefix, key in SHOWN_BY.items() if name.startswith(prefix)), "stats-lines"))
     if word.endswith("while_waiting"):
         return _while_waiting(name, word, context)
     return _WORDS[word](points)

@@ -21,7 +21,7 @@ def _readings(name: str, context: Context, table: str) -> list[tuple[Scrape, obj
 
 
 def _refs(name: str, first: Scrape, last: Scrape) -> tuple[Ref, ...]:
-    return tuple(s.refs[name] for s in (first, last) if name in s.refs)
+    return tuple(s.refs[name] for s in (last, first) if name in s.refs)  # the later line shows the growth
 
 
 def counter(name: str, word: str, context: Context) -> Value:

@@ -101,17 +101,29 @@ EXACT = {
 SWEEP = [(c, name, factor) for c in RULES.causes for name in c.thresholds for factor in (0.8, 1.2) if (c.id, name) not in EXACT]
 
 
+def moved(value: str, factor: float) -> str:
+    """A threshold a fifth higher or lower. A share stays below 95 %: `>= 102 %` would ask for what cannot be."""
+    number, unit = re.fullmatch(r"(-?[\d.]+)\s*(.+)", value).groups()  # type: ignore[union-attr]
+    changed = float(number) * factor
+    return f"{min(changed, 95.0) if unit == '%' and float(number) < 95 else changed:.6f} {unit}"
+
+
+def answer(fixture: str, judgements: list[Judgement]) -> tuple[str, str | None]:
+    """The verdict and the firm finding that leads it."""
+    findings = ranked(judgements, RULES)
+    return verdict(case_of(fixture), findings, evaluator_of(fixture))[0], next((j.cause for j in findings if firm(j)), None)
+
+
 @pytest.mark.parametrize(("cause", "name", "factor"), SWEEP, ids=lambda v: getattr(v, "id", str(v)))
-def test_no_verdict_hangs_on_a_fifth_of_a_threshold(cause: Cause, name: str, factor: float) -> None:
+def test_no_answer_hangs_on_a_fifth_of_a_threshold(cause: Cause, name: str, factor: float) -> None:
     threshold = cause.thresholds[name]
-    moved = re.sub(r"-?[\d.]+", lambda m: f"{float(m[0]) * factor:.6f}", threshold.value, count=1)
-    other = structs.replace(cause, thresholds={**cause.thresholds, name: structs.replace(threshold, value=moved)})
+    other = structs.replace(cause, thresholds={**cause.thresholds, name: structs.replace(threshold, value=moved(threshold.value, factor))})
+    alone = structs.replace(RULES, causes=[other])
     changed = []
     for fixture in FIXTURES:
-        before = {(j.run, j.engine, j.variant) for j in judgements_of(fixture) if j.cause == cause.id and firm(j)}
-        alone = structs.replace(RULES, causes=[other])
-        after = {(j.run, j.engine, j.variant) for j in judge(case_of(fixture), alone, evaluator_of(fixture)) if firm(j)}
-        if before != after:
+        rest = [j for j in judgements_of(fixture) if j.cause != cause.id]
+        again = judge(case_of(fixture), alone, evaluator_of(fixture))
+        if answer(fixture, [*rest, *again]) != answer(fixture, list(judgements_of(fixture))):
             changed.append(fixture)
     assert changed == []
 
@@ -132,7 +144,10 @@ def test_what_is_ruled_out_becomes_unchecked_without_the_input_that_showed_it(na
             case = read_case(remaining, RULES)
             again = [j for j in judge(case, RULES, Evaluator(case, RULES.flags)) if j.cause == judgement.cause]
             now = next((j for j in again if j.outcome == "ruled_out"), again[0] if again else None)
-        assert now is None or now.outcome in ("not_checked", "not_indicated"), f"{judgement.cause}: {now.outcome if now else None}"
+        # Without the clearing input the cause is open again: unchecked, or whatever the rest still says for it.
+        assert now is None or now.outcome != "ruled_out"
+        if now is not None and not any(h.direction == "for" for h in now.evidence):
+            assert now.outcome in ("not_checked", "not_indicated"), judgement.cause
 
 
 def test_a_rule_test_that_fails_says_what_it_got() -> None:

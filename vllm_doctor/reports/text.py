@@ -4,14 +4,13 @@ far to trust it. Pure: a Report in, a string out."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from ..model.report import EvidenceReport, Finding, Line, MemoryReport, NotRemedy, RemedyReport, Report, RunReport
+from ..model.report import EvidenceReport, Finding, Line, NotRemedy, RemedyReport, Report
 from .page import Page
-from .plain import cells, clean, day_of, moment, quote, source_name, span, zone_of
-from .words import Words
+from .plain import cells, clean, moment, quote, source_name, span
+from .telling import WEIGHTS, Telling
 
-_WEIGHTS = ("decisive", "strong", "moderate", "weak")
 _URGENT = ("critical", "high", "medium")
 _SEVERITY_STYLE = {"critical": "bold red", "high": "bold red", "medium": "bold yellow", "low": "cyan", "info": "cyan"}
 _LISTED = 6
@@ -41,66 +40,22 @@ def render(report: Report, *, width: int = 100, color: bool = False, detail: int
     return page.render(color)
 
 
-class _View(Words):
-    """One rendering: the page, the report, and what all sections share."""
+class _View(Telling):
+    """One rendering: the page, and how much of the report goes on it."""
 
     def __init__(self, page: Page, report: Report, detail: int) -> None:
-        super().__init__(report.language)
-        self.page, self.report, self.detail = page, report, detail
-        first = report.findings[0] if report.findings else None
-        lead = first if first and (report.verdict == "problem" or (report.verdict == "inconclusive" and first.severity != "info")) else None
-        self.lead: Finding | None = lead
-        run_id = lead.run if lead else None
-        self.run: RunReport | None = next((r for r in report.runs if r.id == run_id), report.runs[-1] if report.runs else None)
-        starts = [t for t in (self.run.started if self.run else None, *(s.first_time for s in report.sources)) if t]
-        self.day = day_of(starts[0]) if starts else ""
+        super().__init__(report)
+        self.page, self.detail = page, detail
         self.explained: set[str] = set()
 
     # -- sections
 
     def header(self) -> None:
-        _, run = self._, self.run
-        parts: list[str] = []
-        if run:
-            version = _("vLLM {version}").format(version=run.vllm_version) if run.vllm_version else _("vLLM, version not seen")
-            parts.append(version + (f" ({run.engine_generation})" if run.engine_generation else ""))
-            parts += [run.model] if run.model else []
-            parts += [self.gpus(run.gpus)] if run.gpus else []
-            when = span(run.started, run.ended)
-            zone = zone_of(run.started or run.ended)
-            parts += [f"{when} {zone}".strip()] if when else []
-            parts.append(self.end(run.end))
-        else:
-            parts.append(_("no vLLM server was seen in the input"))
-        self.page.text(" · ".join(parts), indent=0, style="bold")
-        if len(self.report.runs) > 1 and run:
-            ends = self.listed(self.end(r.end) for r in self.report.runs[:8]) + ("…" if len(self.report.runs) > 8 else "")
-            text = _("server lives in the input: {n} ({ends}); this is {id}").format(n=len(self.report.runs), ends=ends, id=run.id)
-            self.page.text(text, indent=0)
+        self.page.text(" · ".join(self.about()), indent=0, style="bold")
+        if self.lives():
+            self.page.text(self.lives(), indent=0)
         if self.report.sources:
             self.page.text(" · ".join(self.sources()), indent=0, style="dim", lead=self._("read") + "  ", lead_style="dim")
-
-    def gpus(self, names: Sequence[str]) -> str:
-        counted = {name: names.count(name) for name in names}
-        return self.listed(f"{n} × {name}" if n > 1 else name for name, n in counted.items())
-
-    def sources(self) -> list[str]:
-        """Sources by name; many files of one folder and kind are one entry."""
-        _ = self._
-        groups: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-        for i, source in enumerate(self.report.sources):
-            groups.setdefault((source.name.rpartition("/")[0], source.kinds), []).append(i)
-        result = []
-        for (folder, kinds), members in groups.items():
-            what = self.listed(map(self.kind, kinds)) or _("nothing recognised")
-            if len(members) > 3:
-                result.append(_("{folder}/ ({kinds}, files: {n})").format(folder=source_name(folder, 40), kinds=what, n=f"{len(members):,}"))
-                continue
-            for i in members:
-                source = self.report.sources[i]
-                name = source_name(source.name, 48)
-                result.append(_("{name} ({kinds}, lines: {n})").format(name=name, kinds=what, n=f"{source.lines:,}"))
-        return result
 
     def answer(self) -> None:
         _, report, page = self._, self.report, self.page
@@ -130,23 +85,12 @@ class _View(Words):
         self.why(found)
         self.what_to_do(found)
 
-    def where(self, found: Finding) -> list[str]:
-        _ = self._
-        parts = [found.id + (f" / {found.variant}" if found.variant else "")]
-        if found.engine is not None and len({f.engine for f in self.report.findings if f.engine is not None}) > 1:
-            parts.append(_("engine {n}").format(n=found.engine))
-        when = span(found.first_time, found.last_time, self.day)
-        parts += [when] if when else []
-        if found.ongoing is not None:
-            parts.append(_("still going on when the input ends") if found.ongoing else _("over before the input ends"))
-        return parts
-
     def why(self, found: Finding) -> None:
         _, page = self._, self.page
         if not found.evidence and not found.missing:
             return
         page.heading(_("WHY"))
-        ranked = sorted(found.evidence, key=lambda e: (e.direction == "against", _WEIGHTS.index(e.weight)))
+        ranked = sorted(found.evidence, key=lambda e: (e.direction == "against", WEIGHTS.index(e.weight)))
         shown = ranked if self.detail >= 0 else ranked[:1]
         for item in shown:
             lead = "+ " if item.direction == "for" else _("- against it: ")
@@ -253,33 +197,6 @@ class _View(Words):
             for i, line in enumerate(lines):
                 page.text(line, lead=label if i == 0 else "", hang=cells(label))
 
-    def memory_lines(self, m: MemoryReport) -> list[str]:
-        _ = self._
-        lines = []
-        parts = [
-            (_("weights"), m.weights_bytes), (_("activations"), m.activation_bytes), (_("outside PyTorch"), m.non_torch_bytes),
-            (_("CUDA graphs"), m.graphs_bytes), (_("KV cache"), m.kv_bytes),
-        ]  # fmt: skip
-        known = self.listed(f"{name} {self.value(value, 'bytes')}" for name, value in parts if value is not None)
-        if m.total_bytes is not None and m.budget_bytes is not None:
-            head = _("{total} in all, of which vLLM may use {budget}")
-            head = head.format(total=self.value(m.total_bytes, "bytes"), budget=self.value(m.budget_bytes, "bytes"))
-            lines.append(self.colon(head, known) if known else head)
-        elif known:
-            lines.append(known)
-        names = {"p50": _("of the usual length"), "p95": _("of the length only 5 % exceed"), "max_model_len": _("of the longest allowed length")}
-        fits = []
-        for key in ("p50", "p95", "max_model_len"):
-            if key in m.requests_that_fit:
-                fit = m.requests_that_fit[key]
-                text = _("{n} {which} ({tokens})")
-                fits.append(text.format(n=self.fits(fit.requests), which=names[key], tokens=self.value(fit.tokens_per_request, "tokens")))
-        if fits:
-            lines.append(self.colon(_("requests that fit in the KV cache at once"), self.listed(fits)))
-        elif m.kv_tokens is not None:
-            lines.append(self.colon(_("room in the KV cache"), self.value(m.kv_tokens, "tokens")))
-        return lines
-
     def further(self) -> None:
         """The other findings, short. The same cause on several engines is one entry."""
         _, page = self._, self.page
@@ -314,7 +231,7 @@ class _View(Words):
         page.text(" · ".join(where), indent=6, style="dim")
         if found.explained_by:
             return
-        shown = sorted((e for e in found.evidence if e.direction == "for"), key=lambda e: _WEIGHTS.index(e.weight))[:1]
+        shown = sorted((e for e in found.evidence if e.direction == "for"), key=lambda e: WEIGHTS.index(e.weight))[:1]
         for item in shown:
             page.text(item.text, indent=6, lead="+ ")
             for ref in item.refs[:1]:

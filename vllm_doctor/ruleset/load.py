@@ -14,12 +14,13 @@ import msgspec
 from ..model.catalogue import CAUSE_IDS, SIGNALS, observation
 from . import conditions
 from .errors import RuleError, RulesInvalid
-from .schema import Cause, EvidenceRule, Flag, Format, Input, Metric, Remedy, RuleSet, Text
+from .schema import Cause, EvidenceRule, Flag, Format, Gpu, Input, Knowledge, Metric, Model, Remedy, RuleSet, Text
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 PACKAGE = Path(__file__).resolve().parent.parent
 COMPILED = PACKAGE / "rules.json"
+COMPILED_KNOWLEDGE = PACKAGE / "knowledge.json"
 CHECKOUT = PACKAGE.parent / "rules"
 MAX_REGEX = 500
 
@@ -31,6 +32,72 @@ def load(extra: str | None = None) -> RuleSet:
     """The shipped rules, with those of the folder `extra` added or replacing by id. Raises RulesInvalid."""
     shipped = msgspec.json.decode(COMPILED.read_bytes(), type=RuleSet) if COMPILED.is_file() else load_folder(CHECKOUT)
     return shipped if extra is None else _overlaid(shipped, load_folder(Path(extra), partial=shipped))
+
+
+@lru_cache(maxsize=4)
+def load_knowledge(extra: str | None = None) -> Knowledge:
+    """Models and cards, with those of the folder `extra` added or replacing by name. Raises RulesInvalid.
+
+    Apart from `load`: only what computes memory needs them."""
+    if COMPILED_KNOWLEDGE.is_file():
+        shipped = msgspec.json.decode(COMPILED_KNOWLEDGE.read_bytes(), type=Knowledge)
+    else:
+        shipped = knowledge_folder(CHECKOUT)
+    if extra is None:
+        return shipped
+    own = knowledge_folder(Path(extra))
+    models, gpus = {m.name for m in own.models}, {g.name for g in own.gpus}
+    return Knowledge(
+        [m for m in shipped.models if m.name not in models] + own.models, [g for g in shipped.gpus if g.name not in gpus] + own.gpus
+    )
+
+
+def knowledge_folder(folder: Path) -> Knowledge:
+    """Models and cards of a rules folder, checked; either file may be missing. Raises RulesInvalid."""
+    errors: list[RuleError] = []
+    models = _entries(folder / "knowledge" / "models.yaml", Model, errors)
+    gpus = _entries(folder / "knowledge" / "gpus.yaml", Gpu, errors)
+    if errors:
+        raise RulesInvalid(errors)
+    return Knowledge(models, gpus)
+
+
+def _entries(path: Path, kind: type[S], errors: list[RuleError]) -> list[S]:
+    """A list with one JSON object a line is decoded as such, in a hundredth of the time that YAML takes; any other YAML serves as well."""
+    if not path.is_file():
+        return []
+    name = f"{path.parent.parent.name}/{path.parent.name}/{path.name}"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        errors.append(RuleError(name, 1, str(error), "the file must be readable UTF-8"))
+        return []
+    entries: list[S] = []
+    places: list[tuple[str, str, int]] = []
+    rows = [(number, row) for number, row in enumerate(text.splitlines(), 1) if row.strip() and not row.startswith("#")]
+    if all(row.startswith('- {"') for _, row in rows):
+        decoder = msgspec.json.Decoder(kind)
+        for number, row in rows:
+            try:
+                entries.append(decoder.decode(row[2:]))
+                places.append((getattr(entries[-1], "name", ""), name, number))
+            except msgspec.DecodeError as error:
+                errors.append(RuleError(name, number, str(error), "one JSON object a line; see `vllm-doctor rules schema`"))
+    else:
+        from . import strict_yaml
+
+        try:
+            document, lines = strict_yaml.load(text, name)
+            for i, item in enumerate(document if isinstance(document, list) else []):
+                try:
+                    entries.append(msgspec.convert(item, kind))
+                    places.append((getattr(entries[-1], "name", ""), name, lines.get(f"$[{i}]", 1)))
+                except msgspec.ValidationError as invalid:
+                    errors.append(_located(str(invalid), name, lines, f"$[{i}]"))
+        except RuleError as fault:
+            errors.append(fault)
+    errors += _duplicates(places)
+    return entries
 
 
 def load_folder(folder: Path, partial: RuleSet | None = None) -> RuleSet:

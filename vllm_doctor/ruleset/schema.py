@@ -108,7 +108,8 @@ class NotRemedyRule(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cause(Struct, frozen=True, forbid_unknown_fields=True, rename={"for_": "for"}):
-    """One cause: evidence for and against, thresholds with reasons, remedies, tests."""
+    """One cause: evidence for and against, thresholds with reasons, remedies, tests. `phase` says when it can strike: a cause of
+    serving is out of the question for a server that never came up."""
 
     id: str
     maturity: Literal["stable", "testing", "experimental"]
@@ -118,6 +119,7 @@ class Cause(Struct, frozen=True, forbid_unknown_fields=True, rename={"for_": "fo
     sources: list[str]
     for_: list[EvidenceRule]
     tests: list[CauseTest]
+    phase: Literal["serving"] | None = None
     applies: Applies | None = None
     thresholds: dict[str, Threshold] = field(default_factory=dict)
     against: list[EvidenceRule] = field(default_factory=list)
@@ -203,6 +205,91 @@ class Input(Struct, frozen=True, forbid_unknown_fields=True):
 
     id: str
     how_to_get: Text
+
+
+class Model(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A model's shape: what decides its weights and its KV cache. Keys are those of a Hugging Face `config.json` where it has one.
+
+    `source` and `confidence` say where the shape was read and how far to trust it. `kv_bytes_full` and `kv_bytes_sliding` are bytes per
+    token at 2 bytes per element over all layers of that kind, given only where they do not follow from heads and head size (shared KV,
+    compressed caches). State bytes are per request and GPU at tensor-parallel size 1. `weights_gib` is the 16-bit checkpoint as loaded;
+    `measured_weights` quotes loading lines of real logs. `quantised` lists published variants as `NAME:bits`."""
+
+    name: str
+    source: str
+    confidence: str
+    kind: Literal["dense", "moe", "vlm", "hybrid", "mla", "embedding", "encoder-decoder"] = "dense"
+    aliases: list[str] = field(default_factory=list)
+    family: str = ""
+    architecture: str = ""
+    num_hidden_layers: int | None = None
+    hidden_size: int | None = None
+    intermediate_size: int | None = None
+    moe_intermediate_size: int | None = None
+    num_experts: int | None = None
+    experts_per_tok: int | None = None
+    shared_experts: int | None = None
+    shared_expert_intermediate_size: int | None = None
+    first_dense_layers: int | None = None
+    num_attention_heads: int | None = None
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    v_head_dim: int | None = None
+    vocab_size: int | None = None
+    tie_word_embeddings: bool | None = None
+    max_position_embeddings: int | None = None
+    sliding_window: int | None = None
+    sliding_window_pattern: str = ""
+    attn_layers_full: int | None = None
+    attn_layers_sliding: int | None = None
+    kv_bytes_full: int | None = None
+    kv_bytes_sliding: int | None = None
+    kv_lora_rank: int | None = None
+    q_lora_rank: int | None = None
+    qk_rope_head_dim: int | None = None
+    qk_nope_head_dim: int | None = None
+    linear_layers: int | None = None
+    linear_type: str = ""
+    linear_state: str = ""
+    conv_state_bytes_per_seq: int | None = None
+    ssm_state_bytes_per_seq: int | None = None
+    total_params_b: float | None = None
+    active_params_b: float | None = None
+    published_params_b: float | None = None
+    published_source: str = ""
+    checkpoint_dtype: str = ""
+    quantised: list[str] = field(default_factory=list)
+    weights_gib: float | None = None
+    measured_weights: str = ""
+    vision_params_m: float | None = None
+    note: str = ""
+
+
+class Gpu(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A card. `visible_gib` is what CUDA (or its like) reports as total, lowest and highest seen, per device; `fp8` whether it computes
+    in FP8; bandwidth in GB/s. `large_defaults`: does vLLM give it the defaults of large GPUs (0.9 and later)?"""
+
+    name: str
+    source: str
+    vendor: str
+    marketed_gb: float
+    visible_gib: list[float]
+    aliases: list[str] = field(default_factory=list)
+    compute_capability: str = ""
+    fp8: bool = False
+    bf16: bool = True
+    bandwidth_gb_s: float | None = None
+    interconnect: str = ""
+    tdp_w: float | None = None
+    devices_per_card: int = 1
+    note: str = ""
+
+
+class Knowledge(Struct, frozen=True):
+    """Models and cards: large, and needed by the memory model only, so it is no part of RuleSet and is loaded when asked for."""
+
+    models: list[Model]
+    gpus: list[Gpu]
 
 
 class RuleSet(Struct, frozen=True):

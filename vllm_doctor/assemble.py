@@ -293,11 +293,11 @@ def _end(run: Run, followed: bool) -> End:
     failure = first_line(run, ("engine.died", "worker.died", "engine.fatal_error", "startup.failed", *STARTUP_FAILURES))
     if stop and (not failure or _before(stop, failure)):
         return "stopped"
-    if failure:
-        return "crashed"
+    served = "startup.complete" in run.events or any(track.series for track in run.tracks)
+    if failure or (not served and {"exception", "oom"} & set(run.events)):
+        return "crashed"  # an exception of a serving front end may concern one request; before that nothing else is there to raise it
     if followed:
         return "unknown"
-    served = "startup.complete" in run.events or any(track.series for track in run.tracks)
     return "running" if served else "unknown"
 
 

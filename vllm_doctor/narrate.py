@@ -178,14 +178,11 @@ class Narrator:
                 "Nothing wrong was found, and trouble would have shown: the server worked under load, its queue, KV cache and errors in view."
             )
         failure = _failure(self.case)
-        if failure is not None:
-            return (
-                self._("Cannot tell: the server failed with the error below, and no rule of this version explains it.")
-                + " "
-                + failure.ref.text.strip()[:300]
-            )
+        quoted = " " + failure.ref.text.strip()[:300] if failure is not None else ""
         if findings and findings[0].status == "possible":
-            return self._("Cannot tell: the inputs fit a cause but do not show it.") + " " + findings[0].title
+            return self._("Cannot tell for sure: the inputs fit the cause below but do not show it.") + quoted
+        if failure is not None:
+            return self._("Cannot tell: the server failed with the error below, and no rule of this version explains it.") + quoted
         if not self.case.runs:
             return self._("Cannot tell: nothing of a vLLM server was found in the input.")
         return self._("Cannot tell: nothing wrong was found, but the inputs do not show enough to call the server healthy.")
@@ -242,11 +239,11 @@ def _ongoing(j: Judgement, run: Run) -> bool | None:
 def _failure(case: Case) -> Event | None:
     """The error to quote where no rule explains a failed server: the first own exception, else what says that the start failed."""
     for run in case.runs:
-        if run.end != "crashed" and "exception" not in run.events:
+        if run.end != "crashed":
             continue
         for kinds in (("oom",), STARTUP_FAILURES, ("exception",), ("engine.fatal_error",), ("engine.died", "worker.died"), ("startup.failed",)):
             found = [e for k in kinds for e in run.events_of(k)]
-            if found and run.end == "crashed":
+            if found:
                 return found[0]
     return None
 
@@ -300,13 +297,17 @@ def assemble_report(
 def _attach(
     verdict: out.Verdict, missing: Sequence[str], findings: Sequence[tuple[Judgement, object, object]], unchecked: dict[str, list[tuple[str, str]]]
 ) -> list[tuple[str, str]]:
-    """What to attach next, the most telling first: what the verdict lacks, then the leading finding, then causes that were not checked."""
+    """What to attach next, the most telling first: what the verdict lacks, then the leading finding, then causes that were not
+    checked. Where a problem was found only what would make that finding surer is worth another trip to the server."""
     wanted: dict[str, str] = {}
     if verdict == "inconclusive":
         wanted.update(dict.fromkeys(missing, ""))
     for j, _, _ in findings[:1]:
-        for signal, key in j.missing:
-            wanted.setdefault(key, signal)
+        if j.outcome != "confirmed":
+            for signal, key in j.missing:
+                wanted.setdefault(key, signal)
+    if verdict == "problem":
+        return [(signal, key) for key, signal in wanted.items()]
     for pairs in unchecked.values():
         for signal, key in pairs:
             wanted.setdefault(key, signal)

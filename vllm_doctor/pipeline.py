@@ -52,6 +52,7 @@ class Gathered:
         self.issues: list[Issue] = list(issues)
         self.zones: dict[Origin, float] = {}
         self.kernel = False
+        self.year_is_guessed = False
 
 
 def analyze(
@@ -120,6 +121,7 @@ def read_case(sources: Sequence[Source], rules: RuleSet, issues: Sequence[Issue]
                 _read_other(segment, source, gathered)
         later.append((source, found))
     hint = _year_hint(gathered.scrapes, sources)
+    gathered.year_is_guessed = hint is not None and all(s.time is None for s in gathered.scrapes)
     for source, found in later:
         if found is None:
             kinds, lines, size = _read_large(source, hint, gathered, progress)
@@ -231,11 +233,17 @@ def _read_large(source: Source, hint: int | None, gathered: Gathered, progress: 
 
 
 def _fold(stream: Stream, source: str, first_line: int, hint: int | None, gathered: Gathered) -> None:
-    tally = _tally(stream, source, _clock(stream, hint), gathered.rules, 0)
+    clock = _clock(stream, hint)
+    tally = _tally(stream, source, clock, gathered.rules, 0)
     if stream.lines is None:
         tally = tally.moved(first_line - 1)
     gathered.tallies.setdefault((source, stream.origin), []).append(tally)
     gathered.issues += tally.issues
+    if gathered.year_is_guessed and any(p.first_time is not None for p in tally.parts) and not _clock(stream, None).year_known:
+        gathered.issues.append(
+            Issue("year-assumed", "The stamps of {name} have no year; {year} is taken from the file's age.", {"name": source, "year": clock.year})
+        )
+        gathered.year_is_guessed = False  # said once
     _zone(stream, source, gathered)
 
 

@@ -47,6 +47,11 @@ def applies(bounds: Applies | None, run: Run) -> bool | None:
     return False if False in answers else None if None in answers else True
 
 
+def never_served(run: Run) -> bool:
+    """Did this run fail before it could take a request? Only a log that shows its beginning can tell."""
+    return run.end == "crashed" and run.has_banner and "startup.complete" not in run.events and not run.tracks
+
+
 def holds(condition: Condition, run: Run, engine: int, window: Window, evaluator: Evaluator) -> bool | None:
     """Kleene: false decides an `all`, true decides an `any`, unknown never counts."""
     if isinstance(condition, Comparison):
@@ -83,7 +88,7 @@ def _judge(cause: Cause, variant: str | None, run: Run, engine: int | None, eval
     every = windows(run, index)
     wholes = [w for w in every if w.whole]
     scope = applies(cause.applies, run)
-    if scope is False:
+    if scope is False or (cause.phase == "serving" and never_served(run)):
         return Judgement(cause.id, variant, run.id, engine, "not_indicated", cause.severity, wholes[0])
 
     def weigh(

@@ -11,7 +11,7 @@ def _any(*alternatives: str) -> re.Pattern[str]:
 
 METRICS = _any(
     r"# (?:HELP|TYPE) [a-zA-Z_:]",
-    r"(?:vllm[:_]|process_|python_|http_request)[\w:]+(?:\{[^}]*\}?)? +[-+\d.eEinfNa]+\s*$",
+    r"(?:vllm[:_]|process_|python_|http_request)[\w:]*\w(?:\{[^}]*\}?)? +[-+\d.eEinfNa]+\s*$",
     r"# EOF\s*$",
     r"vllm:\w+\{",
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct, structs
 
 from .model.case import Case, End, Run, SourceSummary, Track
-from .model.observations import Bounded, Event, Gpu, Issue, Launch, Part, Point, Scrape, Series, StreamTally
+from .model.observations import Bounded, Event, Gpu, Issue, Launch, Part, Point, Scrape, Series, SocketQueue, StreamTally
 from .model.timebound import TimeBound
 
 QUARTER = 900.0
@@ -34,6 +34,7 @@ class Inputs(Struct, frozen=True):
     tallies: tuple[tuple[Origin, StreamTally], ...] = ()  # refs already count in the source
     scrapes: tuple[Scrape, ...] = ()
     gpus: tuple[Gpu, ...] = ()
+    sockets: tuple[SocketQueue, ...] = ()
     launches: tuple[Launch, ...] = ()
     sources: tuple[SourceSummary, ...] = ()
     issues: tuple[Issue, ...] = ()
@@ -59,6 +60,7 @@ def assemble(inputs: Inputs) -> Case:
     return Case(
         runs=tuple(runs),
         gpus=inputs.gpus,
+        sockets=inputs.sockets,
         host_events=host,
         has_kernel_log=inputs.has_kernel_log or bool(host),
         sources=inputs.sources,

@@ -17,7 +17,7 @@ from .diagnosis.judge import holds, judge
 from .diagnosis.rank import ranked, verdict
 from .model.case import Case, SourceSummary
 from .model.judgement import Judgement
-from .model.observations import Clock, Gpu, Issue, Launch, Scrape, StreamTally
+from .model.observations import Clock, Gpu, Issue, Launch, Scrape, SocketQueue, StreamTally
 from .model.report import Report
 from .model.timebound import TimeBound
 from .narrate import Narrator, assemble_report
@@ -49,6 +49,7 @@ class Gathered:
         self.scrapes: list[Scrape] = []
         self.gpus: list[Gpu] = []
         self.launches: list[Launch] = []
+        self.sockets: list[SocketQueue] = []
         self.issues: list[Issue] = list(issues)
         self.zones: dict[Origin, float] = {}
         self.kernel = False
@@ -117,7 +118,7 @@ def read_case(sources: Sequence[Source], rules: RuleSet, issues: Sequence[Issue]
         data = _whole(source, gathered.issues)
         found = None if data is None else segments(source.name, data)
         for segment in found or ():
-            if segment.kind in ("metrics", "gpu", "launch"):
+            if segment.kind in ("metrics", "gpu", "launch", "sockets"):
                 _read_other(segment, source, gathered)
         later.append((source, found))
     hint = _year_hint(gathered.scrapes, sources)
@@ -134,6 +135,7 @@ def read_case(sources: Sequence[Source], rules: RuleSet, issues: Sequence[Issue]
             tallies=tuple((origin, tally) for origin, parts in gathered.tallies.items() for tally in parts),
             scrapes=tuple(gathered.scrapes),
             gpus=tuple(gathered.gpus),
+            sockets=tuple(gathered.sockets),
             launches=tuple(gathered.launches),
             sources=_timed(summaries, gathered),
             issues=tuple(gathered.issues),
@@ -175,6 +177,10 @@ def _read_other(segment: Segment, source: Source, gathered: Gathered) -> None:
         gpus, issues = parse_gpu(segment.data.decode("utf-8", "replace"), segment.source, segment.first_line)
         gathered.gpus += gpus
         gathered.issues += issues
+    elif segment.kind == "sockets":
+        from .parsing.sockets import parse as parse_sockets
+
+        gathered.sockets += parse_sockets(segment.data.decode("utf-8", "replace"), segment.source, segment.first_line)
     else:
         from .parsing.launch import find
 

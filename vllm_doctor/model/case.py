@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from .observations import Bounded, Count, Event, Fact, Gpu, Issue, Launch, Ref, Scalar, Scrape, Series
+from .observations import Bounded, Count, Event, Fact, Gpu, Issue, Launch, Ref, Scalar, Scrape, Series, SocketQueue
 
 End = Literal["running", "stopped", "crashed", "unknown"]
 
@@ -114,6 +114,7 @@ class Case(Struct, frozen=True):
 
     runs: tuple[Run, ...] = ()
     gpus: tuple[Gpu, ...] = ()
+    sockets: tuple[SocketQueue, ...] = ()
     host_events: dict[str, Bounded] = field(default_factory=dict)
     has_kernel_log: bool = False
     sources: tuple[SourceSummary, ...] = ()

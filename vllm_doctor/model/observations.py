@@ -376,6 +376,17 @@ class Gpu(Struct, frozen=True):
     time: float | None = None
 
 
+class SocketQueue(Struct, frozen=True):
+    """A connection of `ss -tn`. `received` waits for the local process, `sent` for the peer; both in bytes."""
+
+    state: str
+    received: int
+    sent: int
+    local: str
+    peer: str
+    ref: Ref
+
+
 class Launch(Struct, frozen=True):
     """A launch command or its equivalent, as flags in vLLM's long spelling (`--max-num-seqs` -> "64")."""
 

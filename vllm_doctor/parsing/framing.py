@@ -8,14 +8,14 @@ from typing import Literal
 from msgspec import Struct
 
 from . import line_kinds as kinds
-from . import lines
+from . import lines, sockets
 
-Kind = Literal["server_log", "metrics", "gpu", "launch", "kernel", "prose", "empty", "binary"]
+Kind = Literal["server_log", "metrics", "gpu", "launch", "kernel", "sockets", "prose", "empty", "binary"]
 
 MIXED_LIMIT = 8 * 2**20
 """Sources up to this size may be pastes of several things; larger ones are of one kind."""
 SNIFFED = 256 * 1024
-_SNIFFABLE: tuple[Kind, ...] = ("server_log", "metrics", "gpu", "kernel", "launch")
+_SNIFFABLE: tuple[Kind, ...] = ("server_log", "metrics", "gpu", "kernel", "launch", "sockets")
 _INVISIBLE = tuple(c.encode() for c in "\u00a0\u200b\u200c\u200d\u2060\ufeff")
 
 
@@ -116,6 +116,8 @@ def _label(texts: list[str], at: int, inside: Kind | None) -> Kind | None:
         return "launch"
     if kinds.METRICS.match(text):
         return "metrics"
+    if sockets.HEADER.match(text) or (inside == "sockets" and sockets.row(text)):
+        return "sockets"
     if kinds.LAUNCH.match(text) or kinds.LAUNCH_FILE.match(text):
         return "launch"
     if kinds.GPU.search(text) or (kinds.GPU_TABLE.match(text) and (inside == "gpu" or _near_gpu(texts, at))):

@@ -1,0 +1,6 @@
+"""What the user hands over: files, folders, archives, stdin, URLs. The only readers of the world."""
+
+from .files import read
+from .source import Source
+
+__all__ = ["Source", "read"]

@@ -51,6 +51,7 @@ class Narrator:
         self.causes = {c.id: c for c in rules.causes}
         self.remedies = {r.id: r for r in rules.remedies}
         self.inputs = {i.id: i for i in rules.inputs}
+        self.confidence = {a.status: a.confidence for a in rules.accuracy}
 
     def fill(self, text: Text, values: dict[str, Value]) -> str:
         """A rule text with its figures. A figure that is unknown is called so."""
@@ -79,7 +80,7 @@ class Narrator:
             engine=j.engine,
             severity=j.severity,
             status=j.status or "possible",
-            confidence=None,
+            confidence=self.confidence.get(j.status or "possible"),
             role=j.role,
             explained_by=j.explained_by,
             title=cause.title.in_language(self.language),

@@ -14,7 +14,7 @@ import msgspec
 from ..model.catalogue import CAUSE_IDS, SIGNALS, observation
 from . import conditions
 from .errors import RuleError, RulesInvalid
-from .schema import Cause, EvidenceRule, Flag, Format, Gpu, Input, Knowledge, Metric, Model, Remedy, RuleSet, Text
+from .schema import Accuracy, Cause, EvidenceRule, Flag, Format, Gpu, Input, Knowledge, Metric, Model, Remedy, RuleSet, Text
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -24,7 +24,7 @@ COMPILED_KNOWLEDGE = PACKAGE / "knowledge.json"
 CHECKOUT = PACKAGE.parent / "rules"
 MAX_REGEX = 500
 
-_LISTS: dict[str, type[msgspec.Struct]] = {"flags.yaml": Flag, "metrics.yaml": Metric, "inputs.yaml": Input}
+_LISTS: dict[str, type[msgspec.Struct]] = {"flags.yaml": Flag, "metrics.yaml": Metric, "inputs.yaml": Input, "accuracy.yaml": Accuracy}
 
 
 @lru_cache(maxsize=4)
@@ -47,9 +47,7 @@ def load_knowledge(extra: str | None = None) -> Knowledge:
         return shipped
     own = knowledge_folder(Path(extra))
     models, gpus = {m.name for m in own.models}, {g.name for g in own.gpus}
-    return Knowledge(
-        [m for m in shipped.models if m.name not in models] + own.models, [g for g in shipped.gpus if g.name not in gpus] + own.gpus
-    )
+    return Knowledge([m for m in shipped.models if m.name not in models] + own.models, [g for g in shipped.gpus if g.name not in gpus] + own.gpus)
 
 
 def knowledge_folder(folder: Path) -> Knowledge:
@@ -136,7 +134,7 @@ def load_folder(folder: Path, partial: RuleSet | None = None) -> RuleSet:
     lists: dict[str, list[Any]] = {}
     for file, kind in _LISTS.items():
         entries = read(f"knowledge/{file}", kind, True)
-        errors += _duplicates((getattr(e, "name", getattr(e, "id", "")), f, ls.get(p, 1)) for e, f, ls, p in entries)
+        errors += _duplicates((_key(e), f, ls.get(p, 1)) for e, f, ls, p in entries)
         lists[file] = [e for e, *_ in entries]
 
     for group in (formats, causes, remedies):
@@ -160,6 +158,7 @@ def load_folder(folder: Path, partial: RuleSet | None = None) -> RuleSet:
         flags=lists["flags.yaml"],
         metrics=lists["metrics.yaml"],
         inputs=lists["inputs.yaml"],
+        accuracy=lists["accuracy.yaml"],
     )
 
 
@@ -179,6 +178,7 @@ def _overlaid(shipped: RuleSet, own: RuleSet) -> RuleSet:
         flags=over(shipped.flags, own.flags, "name"),
         metrics=over(shipped.metrics, own.metrics, "name"),
         inputs=over(shipped.inputs, own.inputs, "id"),
+        accuracy=shipped.accuracy,
         extra=notes,
     )
 
@@ -189,6 +189,11 @@ def _located(message: str, file: str, lines: dict[str, int], prefix: str) -> Rul
     while path and path not in lines:
         path = re.sub(r"(\.[^.\[]+|\[[^\]]*\])$", "", path) if re.search(r"(\.[^.\[]+|\[[^\]]*\])$", path) else ""
     return RuleError(file, lines.get(path, 1), text, "see `vllm-doctor rules schema`")
+
+
+def _key(entry: msgspec.Struct) -> str:
+    """What names an entry of a knowledge list."""
+    return next(str(getattr(entry, k)) for k in ("name", "id", "status") if hasattr(entry, k))
 
 
 def _duplicates(entries: Iterable[tuple[str, str, int]]) -> list[RuleError]:

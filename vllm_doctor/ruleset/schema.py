@@ -7,7 +7,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from ..model.observations import Scalar
-from ..model.report import Basis, RemedyKind, Severity, Weight
+from ..model.report import Basis, RemedyKind, Severity, Status, Weight
 
 WhenText = str | list[Any] | dict[str, Any]
 
@@ -292,6 +292,19 @@ class Knowledge(Struct, frozen=True):
     gpus: list[Gpu]
 
 
+class Accuracy(Struct, frozen=True, forbid_unknown_fields=True):
+    """How often findings of a status were right on labelled cases (docs/accuracy.md)."""
+
+    status: Status
+    right: int
+    of: int
+
+    @property
+    def confidence(self) -> float:
+        """Laplace's rule of succession: a few dozen cases prove no certainty."""
+        return round((self.right + 1) / (self.of + 2), 2)
+
+
 class RuleSet(Struct, frozen=True):
     """Everything under `rules/`, checked."""
 
@@ -302,4 +315,5 @@ class RuleSet(Struct, frozen=True):
     flags: list[Flag]
     metrics: list[Metric]
     inputs: list[Input]
+    accuracy: list[Accuracy] = field(default_factory=list)
     extra: list[str] = field(default_factory=list)  # notes on user rules that replaced shipped ones

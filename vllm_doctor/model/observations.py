@@ -10,6 +10,7 @@ about that clock; `assemble` moves streams onto one axis where it can.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import TypeVar
 
 from msgspec import Struct, field, structs
@@ -143,16 +144,16 @@ class Series(Struct, frozen=True):
         buckets: dict[int, Bucket] = {}
         for point in points:
             slot = int(point.time // 1)
-            one = Bucket.of(point)
+            one = Bucket(point, point, point, point, round(point.value * SUM_UNIT), 1)
             buckets[slot] = buckets[slot].merge(one) if slot in buckets else one
-        return Series(dict(sorted(buckets.items())))._narrowed()
+        return Series(_in_order(buckets))._narrowed()
 
     def merge(self, other: Series) -> Series:
         exponent = max(self.exponent, other.exponent)
         buckets = dict(self._at(exponent).buckets)
         for slot, bucket in other._at(exponent).buckets.items():
             buckets[slot] = buckets[slot].merge(bucket) if slot in buckets else bucket
-        return Series(dict(sorted(buckets.items())), exponent)._narrowed()
+        return Series(_in_order(buckets), exponent)._narrowed()
 
     def _at(self, exponent: int) -> Series:
         if exponent == self.exponent:
@@ -414,6 +415,12 @@ def _distinct(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
     return tuple(seen.values())[:FACTS_KEPT]
 
 
+def _in_order(buckets: dict[int, Bucket]) -> dict[int, Bucket]:
+    """By slot; logs are in order of time nearly always."""
+    slots = list(buckets)
+    return buckets if all(a < b for a, b in pairwise(slots)) else dict(sorted(buckets.items()))
+
+
 K = TypeVar("K")
 M = TypeVar("M", Bounded, Series, Count)
 
@@ -455,13 +462,19 @@ def _moved_part(part: Part, lines: int) -> Part:
     memo: dict[int, Ref] = {}
 
     def ref(old: Ref) -> Ref:
-        return memo.setdefault(id(old), _moved(old, lines))
+        new = memo.get(id(old))
+        if new is None:
+            new = memo[id(old)] = Ref(old.source, old.line + lines, old.text, old.before, old.after)
+        return new
 
     def point(old: Point) -> Point:
-        return structs.replace(old, ref=ref(old.ref))
+        return Point(old.value, old.time, ref(old.ref))
 
     def bucket(old: Bucket) -> Bucket:
-        return structs.replace(old, min=point(old.min), max=point(old.max), first=point(old.first), last=point(old.last))
+        if old.count == 1:
+            new = Point(old.min.value, old.min.time, ref(old.min.ref))
+            return Bucket(new, new, new, new, old.total, 1)
+        return Bucket(point(old.min), point(old.max), point(old.first), point(old.last), old.total, old.count)
 
     def event(old: Event) -> Event:
         return structs.replace(old, ref=ref(old.ref))

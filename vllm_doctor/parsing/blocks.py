@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from . import lines, tracebacks
 
 BLOCK = 8 * 2**20
-WINDOW = 256 * 1024
+WINDOW = tracebacks.MAX_BYTES
 """Bytes before a cut in which a traceback that is still open is looked for."""
-REACH = 2 * 2**20
+REACH = 256 * 1024
 """Bytes after the wanted place in which a record boundary is looked for; beyond, any line start serves."""
 
 
@@ -40,7 +41,7 @@ def _starts_record(data: bytes, at: int) -> bool:
     end = data.find(b"\n", at, at + 400)
     text = lines.text_of(data[at : end if end >= 0 else at + 400])
     head = lines.head(text)
-    if head.level is None or text[head.start : head.start + 1] in (" ", "\t", ""):
+    if head.level is None or text[head.start : head.start + 1] in (" ", "\t", "") or text.startswith("Traceback (most", head.start):
         return False
     before = data.rfind(b"\n", 0, at - 1) + 1
     text = lines.text_of(data[before : min(at - 1, before + 400)])
@@ -55,8 +56,6 @@ def _open_traceback(data: bytes, at: int) -> int | None:
         found = tracebacks.follow(data, header)
         if found is not None and found.raised_at >= at:
             last = max(last or 0, found.raised_at)
-        if found is None and data.find(b"\n", header, at) < 0:
-            return None
         header = data.rfind(tracebacks.HEADER, max(0, at - WINDOW), header)
     return last
 
@@ -71,12 +70,20 @@ def cuts(data: bytes, size: int = BLOCK) -> list[int]:
 
 def blocks(chunks: Iterable[bytes], size: int = BLOCK) -> Iterator[bytes]:
     """Chunks of a stream, of any length, as blocks cut at record boundaries."""
-    held = b""
+    held: list[bytes] = []
+    length, wanted = 0, size + REACH + WINDOW
     for chunk in chunks:
-        held += chunk
-        while len(held) >= size + REACH + WINDOW:
-            at = boundary(held, size)
-            yield held[:at]
-            held = held[at:]
-    for start, end in zip(*(c := cuts(held, size), c[1:]), strict=False):
-        yield held[start:end]
+        held.append(chunk)
+        length += len(chunk)
+        if length < wanted:
+            continue
+        data = b"".join(held)
+        start = 0
+        while len(data) - start >= wanted:
+            at = boundary(data, start + size)
+            yield data[start:at]
+            start = at
+        held, length = [data[start:]], len(data) - start
+    data = b"".join(held)
+    offsets = cuts(data, size)
+    yield from (data[start:end] for start, end in pairwise(offsets))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from ..model.catalogue import observation
@@ -25,8 +25,24 @@ _QUOTING = ("Received request", "Generated response", "Added request")
 """Messages that carry text of users: only a format that starts with the message is tried on them."""
 _EXCEPTION = re.compile(r"(?:[A-Za-z_][\w.]*(?:Error|Exception|Timeout)(?:\([\w.]+\))?: |[A-Za-z_]\w*(?:Error|Exception)\(['\"])+")
 
-TRACEBACK, ERROR = -1, -2
-"""Ids of the two built-in literals' hits: a traceback starts; a line that may name an exception."""
+TRACEBACK, ERROR, REFUSED, FAILED, OLD = -1, -2, -3, -4, -5
+"""What the built-in literals mean: a traceback starts; a line may name an exception; an access line with status 4xx; one with 5xx; one
+with 2xx over HTTP/1.0, as some proxies talk (those over HTTP/1.1 are too many to look at)."""
+_BUILT_IN = {
+    tracebacks.HEADER: TRACEBACK,
+    b"Error: ": ERROR,
+    b"Exception: ": ERROR,
+    b' HTTP/1.1" 4': REFUSED,
+    b' HTTP/1.1" 5': FAILED,
+    b' HTTP/1.0" 4': REFUSED,
+    b' HTTP/1.0" 5': FAILED,
+    b' HTTP/1.0" 2': OLD,
+}
+
+
+def _kind(name: str) -> str | None:
+    declared = observation(name)
+    return declared.kind if declared else None
 
 
 class Reader:
@@ -41,6 +57,15 @@ class Reader:
         self._parser = PARSERS.get(source.parser) if source.parser else None
         self._pattern: Any = None
         self._gives = list(source.gives.items()) if isinstance(source.gives, dict) else []
+        self.marks = self._marks()
+
+    def _marks(self) -> str | None:
+        """The event that the format stands for if that is all it says and its literals start the message; such lines may be many."""
+        if self.begins or self.source.regex is None or len(self._gives) != 1 or self._gives[0][1].field is not None:
+            return None
+        name = self._gives[0][0]
+        starts = all(re.match(self.source.regex, text + "x: ") for text in self.literals)
+        return name if starts and _kind(name) == "event" else None
 
     @property
     def disabled(self) -> bool:
@@ -101,20 +126,27 @@ class Table:
         for index, reader in enumerate(self.readers):
             for literal in reader.literals:
                 owners.setdefault(literal.encode(), []).append(index)
-        owners.setdefault(tracebacks.HEADER, []).append(TRACEBACK)
-        for sign in (b"Error: ", b"Exception: "):
-            owners.setdefault(sign, []).append(ERROR)
+        for text, meaning in _BUILT_IN.items():
+            owners.setdefault(text, []).append(meaning)
         self.literals = list(owners)
         self.owners = list(owners.values())
-        self._find: Callable[[bytes], scan.Hits] | None = None
+        self.marks = {
+            index: event
+            for index, own in enumerate(self.owners)
+            if len(own) == 1 and own[0] >= 0 and (event := self.readers[own[0]].marks) is not None
+        }
+        self._quick = scan.one_by_one(self.literals)
+        self._thorough: scan.Find | None = None
 
     def find(self, data: bytes) -> scan.Hits:
         """Hits of all literals in raw bytes."""
-        if self._find is None:
-            self._find = scan.scanner(self.literals)
-        return self._find(data)
+        if self._thorough is None:
+            if len(data) < scan.WORTHWHILE:
+                return self._quick(data)
+            self._thorough = scan.all_at_once(self.literals)
+        return self._thorough(data)
 
-    def read(self, ids: Iterable[int], line: Line, literal_at: int | None) -> list[tuple[Reader, Values]]:
+    def read(self, ids: Iterable[int], line: Line, literal_at: int) -> list[tuple[Reader, Values]]:
         """Everything that the formats with these indices say about a line.
 
         The message is anchored: a format reads from its start, or from behind the class name of an exception. A line whose head
@@ -131,19 +163,20 @@ class Table:
                 named = _EXCEPTION.match(line.message)
                 if named is not None:
                     values = reader.read(_from(line, named.end()))
-            if values is None and line.level is None and literal_at:
+            if values is None and line.level is None and literal_at and line.message[literal_at - 1] not in "\"'`(":
                 values = reader.read(_from(line, literal_at))
             if values is not None:
                 results.append((reader, values))
         return results
 
-    def issues(self) -> tuple[Issue, ...]:
-        """One issue per pattern that was given up."""
-        return tuple(
-            Issue("pattern-timeout", "the pattern of format {format} took too long on this input and was switched off", {"format": r.id})
-            for r in self.readers
-            if r.disabled
-        )
+    def disabled(self) -> frozenset[str]:
+        """Formats whose pattern was given up."""
+        return frozenset(r.id for r in self.readers if r.disabled)
+
+    def issues(self, known: frozenset[str]) -> tuple[Issue, ...]:
+        """One issue per pattern that was given up since `known`."""
+        text = "the pattern of format {format} took too long on this input and was switched off"
+        return tuple(Issue("pattern-timeout", text, {"format": name}) for name in sorted(self.disabled() - known))
 
 
 def _from(line: Line, start: int) -> Line:

@@ -7,7 +7,8 @@ or None if the line is something else after all.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -66,9 +67,28 @@ def _pairs(text: str) -> dict[str, float | int]:
     return result
 
 
+_USUAL = re.compile(
+    r"Engine (\d{1,6}): Avg prompt throughput: (\d+\.\d+) tokens/s, Avg generation throughput: (\d+\.\d+) tokens/s, Running: (\d+) reqs, "
+    r"Waiting: (\d+) reqs, [CG]PU KV cache usage: (\d+\.\d+)%, Prefix cache hit rate: (\d+\.\d+)%"
+)
+"""What most stats lines of V1 look like: the same as reading the parts, several times faster."""
+
+
 def stats(line: Line) -> Values | None:
     """The periodic statistics, read as `name: value` parts. A CPU usage beside a GPU usage is swap space, alone it is the KV cache."""
     text = line.message
+    usual = _USUAL.fullmatch(text)
+    if usual is not None:
+        engine_index, prompt, generation, running, waiting, usage, hits = usual.groups()
+        return {
+            "engine": int(engine_index),
+            "throughput.prompt": float(prompt),
+            "throughput.generation": float(generation),
+            "requests.running": int(running),
+            "requests.waiting": int(waiting),
+            "kv_cache.usage": float(usage) / 100,
+            "prefix_cache.hit_rate": float(hits) / 100,
+        }
     values: Values = {}
     engine = ENGINE.match(text)
     if engine is not None:
@@ -125,17 +145,22 @@ def _literal(text: str) -> Scalar | None:
     return text
 
 
-def split_top(text: str, separator: str) -> list[tuple[str, str]]:
+_STRUCTURE = re.compile(r"""[\\'"(\[{<)\]}>,]""")
+
+
+@lru_cache(maxsize=64)
+def split_top(text: str, separator: str) -> tuple[tuple[str, str], ...]:
     """`name<separator>value` pairs of a Python repr, split at commas outside brackets and quotes. Never fails; a cut-off last value is
-    dropped because it may be a shorter number than the real one."""
-    pairs: list[tuple[str, str]] = []
-    depth, quote, start, i = 0, "", 0, 0
+    dropped because it may be a shorter number than the real one. Cached: a crash loop prints the same line again and again."""
     ends: list[tuple[int, int]] = []
-    while i < len(text):
-        c = text[i]
+    depth, quote, start, escaped = 0, "", 0, -1
+    for found in _STRUCTURE.finditer(text):
+        at, c = found.start(), found[0]
         if quote:
+            if at == escaped:
+                continue
             if c == "\\":
-                i += 1
+                escaped = at + 1
             elif c == quote:
                 quote = ""
         elif c in "'\"":
@@ -145,21 +170,20 @@ def split_top(text: str, separator: str) -> list[tuple[str, str]]:
         elif c in ")]}>":
             depth -= 1
             if depth < 0:
+                ends.append((start, at))
                 break
         elif c == "," and depth == 0:
-            ends.append((start, i))
-            start = i + 1
-        i += 1
-    if depth < 0:
-        ends.append((start, i))
+            ends.append((start, at))
+            start = at + 1
+    pairs = []
     for begin, end in ends:
-        name, found, value = text[begin:end].partition(separator)
-        if found:
+        name, sign, value = text[begin:end].partition(separator)
+        if sign:
             pairs.append((name.strip().strip("'\""), value))
-    return pairs
+    return tuple(pairs)
 
 
-def _flags(pairs: list[tuple[str, str]]) -> Values:
+def _flags(pairs: Iterable[tuple[str, str]]) -> Values:
     values: Values = {}
     for name, text in pairs:
         if not re.fullmatch(r"[a-z][a-z0-9_]{0,60}", name):

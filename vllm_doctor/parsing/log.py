@@ -34,25 +34,25 @@ from ..model.observations import (
 )
 from ..ruleset.schema import Format
 from . import formats as reading
-from . import lines, tracebacks
+from . import lines, scan, stamps_in, tracebacks
 from .blocks import blocks, boundary, cuts
 from .line_parsers import Line, Values
-from .streams import Stream
 from .wrappers import YEARLESS
 
-__all__ = ["blocks", "boundary", "clock_of", "cuts", "fold", "fold_stream"]
+__all__ = ["blocks", "boundary", "clock_of", "cuts", "fold"]
 
 MAX_LINE = 2**20
 """Bytes of one line that are decoded."""
+MAX_PATH = 4096
+"""Bytes of a request's path in an access line."""
+MANY = 2 * EVENTS_KEPT
+"""Events of a kind after which further ones are only counted until they turn out to be among the last."""
 MAX_ENGINE = 4095
 POINTS_HELD = 2048
 """Samples of one series that are held before they are put into buckets."""
 MAX_CONTEXT = 400
 """Characters kept of a neighbouring line."""
 
-_STAMP = re.compile(
-    rb"(?:INFO|WARNING|ERROR|DEBUG|CRITICAL) +(\d\d-\d\d) (\d\d:\d\d:\d\d)|^\[?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?", re.MULTILINE
-)
 _KINDS = {name: d.kind for name, d in OBSERVATIONS.items()}
 _DP = re.compile(r"_DP(\d{1,4})")
 _JOINABLE = 2
@@ -65,80 +65,48 @@ def clock_of(data: bytes, year_hint: int | None) -> Clock:
     A stamp with a year makes the year known. Else the year is the hint's (the file's age, a scrape), which the last stamp gets; a
     log whose months fall from December to January started the year before.
     """
-    found = [m for m in (_STAMP.search(data), _last_stamp(data, len(data), 0)) if m is not None]
-    dated = next((m for m in found if m[3]), None)
-    if dated is not None:
-        year = int(dated[3][:4])
-        return Clock(year=year, year_known=True)
+    first, last = stamps_in.first(data, 0, len(data)), stamps_in.last(data, 0, len(data))
+    for found in (first, last):
+        if found is not None and len(found[0]) > 5:
+            return Clock(year=int(found[0][:4]), year_known=True)
     year = year_hint or 1970
-    if len(found) < 2:
-        return Clock(year=year, year_known=year_hint is not None)
-    first, last = int(found[0][1][:2]), int(found[1][1][:2])
-    if first > last:
-        return Clock(year=year - 1, year_known=year_hint is not None, first_month=first)
+    if first is not None and last is not None and first[0][:2] > last[0][:2]:
+        return Clock(year=year - 1, year_known=year_hint is not None, first_month=int(first[0][:2]))
     return Clock(year=year, year_known=year_hint is not None)
 
 
-def _last_stamp(data: bytes, end: int, start: int) -> re.Match[bytes] | None:
-    """The last stamp in `data[start:end]`, searched from the end."""
-    size = 4096
-    while end > start:
-        begin = max(start, data.rfind(b"\n", start, max(start, end - size)) + 1) if end - size > start else start
-        found = list(_STAMP.finditer(data, begin, end))
-        if found:
-            return found[-1]
-        end, size = begin, min(size * 4, 2**20)
-    return None
-
-
-def fold_stream(stream: Stream, source: str, formats: list[Format], year_hint: int | None = None) -> tuple[StreamTally, Clock]:
-    """The fold of a stream with the line numbers and the stamps that its wrappers gave, and the clock that its times are on."""
-    if stream.stamps is None:
-        clock = clock_of(stream.data, year_hint)
-        return fold(stream.data, source, clock, formats, stream.lines, total=stream.total), clock
-    stamps = stream.stamps
-    known = [s for s in stamps if not math.isnan(s)]
-    if stream.yearless and known:
-        stamps, year = _with_year(stamps, year_hint or 1970)
-        clock = Clock(year=year, year_known=year_hint is not None, utc_offset=stream.utc_offset)
-    else:
-        year = datetime.datetime.fromtimestamp(known[0], datetime.timezone.utc).year if known else year_hint or 1970
-        clock = Clock(year=year, year_known=bool(known), utc_offset=stream.utc_offset)
-    return fold(stream.data, source, clock, formats, stream.lines, stamps, stream.total), clock
-
-
-def _with_year(stamps: array[float], last_year: int) -> tuple[array[float], int]:
-    """Stamps of the year `YEARLESS` moved to the years that end with `last_year`."""
-    starts = [(datetime.date(year, 1, 1).toordinal() - 719163) * 86400.0 for year in (YEARLESS, last_year - 1, last_year)]
-    known = [s for s in stamps if not math.isnan(s)]
-    over = known[0] > known[-1]
-    moved = array("d")
-    for stamp in stamps:
-        earlier = over and stamp > known[-1]
-        moved.append(stamp - starts[0] + starts[1 if earlier else 2] - (0 if _leap(last_year - earlier) or stamp - starts[0] < 59 * 86400 else 86400))
-    return moved, last_year - over
-
-
-def _leap(year: int) -> bool:
-    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-
-
 def fold(
-    data: bytes,
-    source: str,
-    clock: Clock,
-    formats: list[Format],
-    lines: array[int] | None = None,
-    stamps: array[float] | None = None,
-    total: int = 0,
+    data: bytes, source: str, clock: Clock, formats: list[Format], lines: array[int] | None = None, stamps: array[float] | None = None
 ) -> StreamTally:
     """Everything that the formats find in a stream of log lines.
 
     `lines` are the original line numbers where they are not 1, 2, 3 ...; `stamps` are the wrapper's times per line (NaN where it has
-    none), which then replace the lines' own; `total` is the number of lines of the block that the stream was taken from, which is
-    how far `merge` moves the next block. Times in the result are on the stream's clock. Never raises on any bytes.
+    none), which then replace the lines' own. Times in the result are on the stream's clock. Never raises on any bytes.
     """
-    return _Fold(data, source, clock, reading.table(formats), lines, stamps, total).run()
+    return _Fold(data, source, clock, reading.table(formats), lines, _dated(stamps, clock)).run()
+
+
+def _dated(stamps: array[float] | None, clock: Clock) -> array[float] | None:
+    """Stamps of a wrapper that prints no year, moved from `YEARLESS` to the clock's years."""
+    first = next((s for s in stamps or () if not math.isnan(s)), None)
+    if stamps is None or first is None or datetime.datetime.fromtimestamp(first, datetime.timezone.utc).year != YEARLESS:
+        return stamps
+    moved = array("d")
+    for stamp in stamps:
+        if math.isnan(stamp):
+            moved.append(stamp)
+            continue
+        moment = datetime.datetime.fromtimestamp(stamp, datetime.timezone.utc)
+        year = clock.year + (moment.month < clock.first_month)
+        start = datetime.datetime(YEARLESS, moment.month, 1, tzinfo=datetime.timezone.utc)
+        moved.append(stamp - start.timestamp() + datetime.datetime(year, moment.month, 1, tzinfo=datetime.timezone.utc).timestamp())
+    return moved
+
+
+def _engine_of(process: str | None) -> int | None:
+    """The data-parallel index in a process tag."""
+    found = _DP.search(process) if process is not None else None
+    return int(found[1]) if found else None
 
 
 class _Seen(NamedTuple):
@@ -162,11 +130,13 @@ class _Part:
         self.begins, self.process, self.pid = begins, process, pid
         self.facts: dict[tuple[str, Scalar, int | None, str | None], _Seen] = {}
         self.first: dict[str, list[_Seen]] = {}
-        self.last: dict[str, deque[_Seen]] = {}
+        self.last: dict[str, deque[_Seen | int]] = {}
         self.count: dict[str, int] = {}
         self.points: dict[tuple[str, int], list[Point]] = {}
         self.series: dict[tuple[str, int], Series] = {}
         self.counts: dict[str, int] = {}
+        self.end, self.lines = start, 0
+        self.last_time: float | None = None
 
     def event(self, seen: _Seen) -> None:
         kind = seen.name
@@ -176,6 +146,11 @@ class _Part:
             first.append(seen)
         else:
             self.last.setdefault(kind, deque(maxlen=EVENTS_KEPT)).append(seen)
+
+    def mark(self, kind: str, offset: int) -> None:
+        """One more event of a kind that has been seen often; what it says is read when it turns out to be one of the last."""
+        self.count[kind] += 1
+        self.last[kind].append(offset)
 
     def fact(self, seen: _Seen) -> None:
         assert not isinstance(seen.value, dict)
@@ -208,28 +183,34 @@ class _Fold:
         table: reading.Table,
         numbers: array[int] | None,
         stamps: array[float] | None,
-        total: int,
     ) -> None:
-        self.total = total
         self.data, self.source, self.clock, self.table = data, source, clock, table
         self.numbers, self.stamps = numbers, stamps
+        self.given_up = table.disabled()
         self.counted_to = 0  # offset up to which newlines are counted
         self.index = 0  # lines before `counted_to`
         self.stamp_searched = 0  # offset up to which the last stamp is known
         self.stamp_time: float | None = None
         self.owned: dict[int, tracebacks.Traceback] = {}
         self.part = _Part(0, 0)
-        self.done: list[Part] = []
+        self.done: list[_Part] = []
+        self.errors: dict[int, list[int]] = {reading.REFUSED: [], reading.FAILED: [], reading.OLD: []}
         self.seen = 0
 
     def run(self) -> StreamTally:
         data = self.data
         if not data:
             return StreamTally()
-        hits = self.table.find(data)
+        hits = self._without_access(self.table.find(data))
         i, total = 0, len(hits)
+        marks = self.table.marks
         while i < total:
             offset, index = hits[i]
+            kind = marks.get(index)
+            if kind is not None and self.part.count.get(kind, 0) >= MANY and data[offset - 2 : offset] == b"] ":
+                self.part.mark(kind, offset)
+                i += 1
+                continue
             begin = data.rfind(b"\n", 0, offset) + 1
             end = data.find(b"\n", offset)
             if end < 0:
@@ -251,6 +232,17 @@ class _Fold:
                         total += 1
             self._line(begin, end, ids, first)
         return self._tally()
+
+    def _without_access(self, hits: scan.Hits) -> scan.Hits:
+        """Puts the access lines that report an error aside."""
+        aside = {index: self.errors[owners[0]] for index, owners in enumerate(self.table.owners) if owners[0] in self.errors}
+        rest = []
+        for hit in hits:
+            if hit[1] in aside:
+                aside[hit[1]].append(hit[0])
+            else:
+                rest.append(hit)
+        return rest
 
     # one line
 
@@ -307,12 +299,17 @@ class _Fold:
         return {"exception.type": name, "exception.message": message[: lines.MAX_TEXT], "exception.phase": phase}
 
     def _next_line(self, begin: int) -> str:
+        """The next line's message if it is indented."""
         end = self.data.find(b"\n", begin)
-        return "" if end < 0 else " " + self._context_line(end + 1).strip()
+        text = "" if end < 0 else self._context_line(end + 1)
+        message = text[lines.head(text).start :]
+        return " " + message.strip() if message.startswith(" ") else ""
 
     def _frames(self, begin: int) -> tuple[tracebacks.Frame, ...]:
         owned = self.owned.get(begin)
-        return owned.frames(self.data) if owned is not None else tracebacks.above(self.data, begin)
+        if owned is not None:
+            return owned.frames(self.data)
+        return tracebacks.above(self.data, begin) or tracebacks.below(self.data, begin)
 
     def _joined(self, end: int) -> str:
         """The next lines, if they have no head of their own and are not indented: what a hard wrap cut off."""
@@ -345,28 +342,24 @@ class _Fold:
         return self.numbers[index] if index < len(self.numbers) else index + 1
 
     def _time(self, begin: int, index: int, head: lines.Head) -> float | None:
+        time = self._own_time(index, head)
+        return self._time_before(begin) if time is None and self.stamps is None else time
+
+    def _own_time(self, index: int, head: lines.Head) -> float | None:
+        """The time that a line or its wrapper states."""
         if self.stamps is not None:
             value = self.stamps[index] if index < len(self.stamps) else math.nan
             return None if math.isnan(value) else value
-        if head.stamp is not None:
-            time = lines.seconds(head.stamp, self.clock)
-            if time is not None:
-                return time
-        return self._time_before(begin)
+        return lines.seconds(head.stamp, self.clock) if head.stamp is not None else None
 
     def _time_before(self, offset: int) -> float | None:
         """The last stamp before an offset."""
         if offset > self.stamp_searched:
-            found = _last_stamp(self.data, offset, self.stamp_searched)
-            time = self._seconds(found) if found is not None else None
+            found = stamps_in.last(self.data, self.stamp_searched, offset)
+            time = lines.seconds(found, self.clock) if found is not None else None
             self.stamp_time = self.stamp_time if time is None else time
             self.stamp_searched = offset
         return self.stamp_time
-
-    def _seconds(self, found: re.Match[bytes]) -> float | None:
-        date, clock = (found[1], found[2]) if found[1] else (found[3], found[4])
-        fraction = float("0." + found[5].decode()) if found[5] else 0.0
-        return lines.seconds((date.decode(), clock.decode(), fraction), self.clock)
 
     # what it says
 
@@ -374,9 +367,8 @@ class _Fold:
         part = self.part
         stated = values.get("engine")
         engine: int | None = int(stated) if isinstance(stated, int | float) else None
-        if engine is None and process is not None:
-            found = _DP.search(process)
-            engine = int(found[1]) if found else None
+        if engine is None:
+            engine = _engine_of(process)
         if engine is not None and engine > MAX_ENGINE:
             engine = None
         events: dict[str, Values] = {}
@@ -405,51 +397,77 @@ class _Fold:
     # the end of a part and of the block
 
     def _close(self, end: int, index: int) -> None:
-        if end <= self.part.start:
+        part = self.part
+        if end <= part.start:
             return
-        self.done.append(self._built(self.part, end, index))
+        part.end, part.lines, part.last_time = end, index - part.line, self._time_before(end) if self.stamps is None else None
+        self.done.append(part)
         self.seen += 1
         if len(self.done) > 4 * PARTS_KEPT:
             del self.done[PARTS_KEPT:-PARTS_KEPT]
 
-    def _built(self, part: _Part, end: int, index: int) -> Part:
-        data = self.data
-        first, last = self._span(part.start, end, part.line, index)
-        counts = {name: Count(count) for name, count in part.counts.items()}
-        for name, count in access_counts(data, part.start, end).items():
-            if count:
-                counts[name] = Count(count)
+    def _built(self, part: _Part) -> Part:
+        first, last = self._span(part)
+        counts = {name: Count(count) for name, count in {**part.counts, **self._access(part)}.items() if count}
         return Part(
             begins=part.begins,
             begins_process=part.process,
             begins_pid=part.pid,
-            lines=index - part.line,
+            lines=part.lines,
             first_time=first,
             last_time=last,
             facts=tuple(
                 Fact(s.name, s.value, self._ref(s), s.time, s.engine, s.process) for s in part.facts.values() if not isinstance(s.value, dict)
             ),
             events={
-                kind: Bounded(tuple(map(self._event, part.first[kind])), tuple(map(self._event, part.last.get(kind, ()))), count)
+                kind: Bounded(
+                    tuple(map(self._event, part.first[kind])),
+                    tuple(self._event(self._read_mark(kind, s) if isinstance(s, int) else s) for s in part.last.get(kind, ())),
+                    count,
+                )
                 for kind, count in part.count.items()
             },
             series=part.all_series(),
             counts=counts,
         )
 
-    def _span(self, start: int, end: int, first: int, last: int) -> tuple[float | None, float | None]:
+    def _span(self, part: _Part) -> tuple[float | None, float | None]:
         """First and last stamp of a part."""
         if self.stamps is not None:
-            known = [t for t in self.stamps[first:last] if not math.isnan(t)]
+            known = [t for t in self.stamps[part.line : part.line + part.lines] if not math.isnan(t)]
             return (known[0], known[-1]) if known else (None, None)
-        found = _STAMP.search(self.data, start, end)
-        if found is None:
-            return None, None
-        return self._seconds(found), self._time_before(end)
+        found = stamps_in.first(self.data, part.start, part.end)
+        return (None, None) if found is None else (lines.seconds(found, self.clock), part.last_time)
+
+    def _access(self, part: _Part) -> dict[str, int]:
+        """Access lines by class of status, and those of POST requests. Only those that report an error are looked at one by one."""
+        data = self.data
+        old = self.errors[reading.OLD]
+        ok = data.count(b' HTTP/1.1" 2', part.start, part.end) + bisect.bisect_left(old, part.end) - bisect.bisect_left(old, part.start)
+        result = {"http.responses.2xx": ok}
+        failed_posts = 0
+        for name, meaning in (("4xx", reading.REFUSED), ("5xx", reading.FAILED)):
+            found = self.errors[meaning]
+            found = found[bisect.bisect_left(found, part.start) : bisect.bisect_left(found, part.end)]
+            posts = sum(data.startswith(b'"POST ', data.rfind(b'"', max(0, at - MAX_PATH), at)) for at in found)
+            result[f"http.responses.{name}"] = len(found)
+            result[f"http.inference.{name}"] = posts
+            failed_posts += posts
+        result["http.inference.2xx"] = max(min(data.count(b' - "POST /', part.start, part.end) - failed_posts, ok), 0)
+        return result
 
     def _event(self, seen: _Seen) -> Event:
         assert isinstance(seen.value, dict)
         return Event(seen.name, self._ref(seen), seen.value, seen.time, seen.engine, seen.process)
+
+    def _read_mark(self, kind: str, offset: int) -> _Seen:
+        """The event whose literal is at this offset, right behind the head of its line."""
+        begin = self.data.rfind(b"\n", 0, offset) + 1
+        end = self.data.find(b"\n", offset)
+        end = end if end >= 0 else len(self.data)
+        head = lines.head(lines.text_of(self.data[begin:offset]))
+        number = self._number(begin)
+        return _Seen(begin, end, number, kind, {}, self._own_time(number, head), _engine_of(head.process), head.process)
 
     def _ref(self, seen: _Seen) -> Ref:
         text = lines.text_of(self.data[seen.begin : min(seen.end, seen.begin + 4 * lines.MAX_TEXT)]).rstrip("\r")
@@ -481,37 +499,16 @@ class _Fold:
         self.counted_to = len(data)
         total = self.index + (not data.endswith(b"\n"))
         self._close(len(data), total)
-        parts = tuple(self.done)
-        if len(parts) > 2 * PARTS_KEPT:
-            parts = parts[:PARTS_KEPT] + parts[-PARTS_KEPT:]
-        last = self._span(0, len(data), 0, total)[1] if self.stamps is not None else self._time_before(len(data))
+        kept = self.done if len(self.done) <= 2 * PARTS_KEPT else self.done[:PARTS_KEPT] + self.done[-PARTS_KEPT:]
+        parts = tuple(map(self._built, kept))
+        known = (t for t in reversed(self.stamps or ()) if not math.isnan(t))
+        last = self._time_before(len(data)) if self.stamps is None else next(known, None)
         return StreamTally(
             parts=parts,
             parts_seen=self.seen,
-            lines=max(total, self.total),
-            issues=self.table.issues(),
+            lines=total,
+            issues=self.table.issues(self.given_up),
             head=self._after(-1),
             tail=self._before(len(data) + (not data.endswith(b"\n"))),
             last_time=last,
         )
-
-
-def access_counts(data: bytes, start: int, end: int) -> dict[str, int]:
-    """Access lines by class of status, and those of POST requests, counted without looking at single lines where all went well."""
-    ok = data.count(b' HTTP/1.1" 2', start, end)
-    result = {"http.responses.2xx": ok}
-    failed_posts = 0
-    for digit in b"45":
-        needle = b' HTTP/1.1" ' + bytes([digit])
-        seen = posts = 0
-        at = data.find(needle, start, end)
-        while at >= 0:
-            seen += 1
-            begin = data.rfind(b'"', max(start, at - 2000), at)
-            posts += data.startswith(b'"POST ', begin) if begin >= 0 else 0
-            at = data.find(needle, at + len(needle), end)
-        result[f"http.responses.{chr(digit)}xx"] = seen
-        result[f"http.inference.{chr(digit)}xx"] = posts
-        failed_posts += posts
-    result["http.inference.2xx"] = max(min(data.count(b'"POST /', start, end) - failed_posts, ok), 0)
-    return result

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from .framing import Segment
 from .lines import plain
-from .wrappers import WRAPPERS, YEARLESS, Row, Wrapper, from_record
+from .wrappers import WRAPPERS, Row, Wrapper, from_record
 
 DEPTH = 6
 SAMPLE = 400
@@ -21,12 +21,11 @@ SAMPLE = 400
 FEW = 3
 MANY_ORIGINS = 16
 CONSTANT_FROM = 5
-YEAR = 365.2425 * 86400
 
 
 class Stream(Struct, frozen=True):
-    """Log lines of one origin without their wrappers. `lines` are the original line numbers, `stamps` the wrapper's times on the
-    wrapper's clock (NaN before the first one); both are None where nothing was peeled. `total` counts the lines of the whole segment."""
+    """Log lines of one origin without their wrappers. `lines` are the original line numbers (None: they count from the segment's first
+    line), `stamps` the wrapper's times on the wrapper's clock (NaN before the first one; None: it has none)."""
 
     data: bytes
     origin: str = ""
@@ -34,8 +33,6 @@ class Stream(Struct, frozen=True):
     stamps: array[float] | None = None
     utc_offset: float | None = None
     wrappers: tuple[str, ...] = ()
-    total: int = 0
-    yearless: bool = False
 
 
 def streams(segment: Segment, wrapping: tuple[Wrapper, ...] | None = None) -> list[Stream]:
@@ -46,23 +43,12 @@ def streams(segment: Segment, wrapping: tuple[Wrapper, ...] | None = None) -> li
     found = wrappers_of(segment.data) if wrapping is None else wrapping
     records = _records(segment.data) if not found and segment.data.lstrip()[:1] in (b"[", b"{") else None
     if records is None and not found:
-        return [Stream(segment.data, lines=_numbers(segment), total=_count(segment.data))]
+        return [Stream(segment.data)]
     rows = _rows(segment) if records is None else _record_rows(records, segment.first_line)
-    total = _count(segment.data)
     for wrapper in found:
         for row in rows:
             wrapper.read(row.text, row)
-    return _divided(rows, tuple(w.name for w in found) or ("json-document",), total)
-
-
-def _count(data: bytes) -> int:
-    return data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
-
-
-def _numbers(segment: Segment) -> array[int] | None:
-    if segment.first_line == 1:
-        return None
-    return array("q", range(segment.first_line, segment.first_line + _count(segment.data)))
+    return _divided(rows, tuple(w.name for w in found) or ("json-document",))
 
 
 def _rows(segment: Segment) -> list[Row]:
@@ -119,14 +105,12 @@ def _accepted(wrapper: Wrapper, rows: list[Row]) -> bool:
             columns[len(row.text) - len(trial.text)] += 1
     if not matched or matched < wrapper.share * len(rows) or (len(rows) < FEW and matched < len(rows)):
         return False
-    if matched < FEW and matched < len(rows):
-        return False
     if wrapper.constant and (matched < CONSTANT_FROM or len(origins) > MANY_ORIGINS or min(origins.values()) < 2):
         return False
     return not (wrapper.column and (len(columns) > 2 or len(origins) > MANY_ORIGINS))
 
 
-def _divided(rows: list[Row], names: tuple[str, ...], total: int) -> list[Stream]:
+def _divided(rows: list[Row], names: tuple[str, ...]) -> list[Stream]:
     """Rows by origin. A line without its wrapper goes where the line before it went, at the time of that line."""
     groups: dict[str, list[Row]] = {}
     origin = ""
@@ -137,10 +121,10 @@ def _divided(rows: list[Row], names: tuple[str, ...], total: int) -> list[Stream
     if len(groups) > 1 and "" in groups:  # what precedes the first tagged line
         first = next(name for name in groups if name)
         groups[first] = sorted([*groups.pop(""), *groups[first]], key=lambda r: r.number)
-    return [_stream(name, group, names, total) for name, group in groups.items()]
+    return [_stream(name, group, names) for name, group in groups.items()]
 
 
-def _stream(origin: str, rows: list[Row], names: tuple[str, ...], total: int) -> Stream:
+def _stream(origin: str, rows: list[Row], names: tuple[str, ...]) -> Stream:
     texts: list[bytes] = []
     numbers, stamps = array("q"), array("d")
     offset = next((row.offset for row in rows if row.offset is not None), None)
@@ -157,9 +141,8 @@ def _stream(origin: str, rows: list[Row], names: tuple[str, ...], total: int) ->
                 stamps.append(last)
         continues = row.open
     stamped = any(not math.isnan(s) for s in stamps)
-    yearless = stamped and next(s for s in stamps if not math.isnan(s)) < (YEARLESS + 1 - 1970) * YEAR
     data = b"\n".join(texts) + (b"\n" if texts else b"")
-    return Stream(data, origin, numbers, stamps if stamped else None, offset, names, total, yearless)
+    return Stream(data, origin, numbers, stamps if stamped else None, offset, names)
 
 
 def _records(data: bytes) -> list[dict[str, Any]] | None:

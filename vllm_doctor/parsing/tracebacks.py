@@ -13,11 +13,14 @@ from msgspec import Struct
 from . import lines
 
 HEADER = b"Traceback (most recent call last)"
-MAX_LINES = 1500
-MAX_BYTES = 512 * 1024
+MAX_LINES = 600
+MAX_BYTES = 128 * 1024
+FOREIGN = 100
+"""Lines of other output within one traceback after which it counts as cut off."""
 LOOK_BACK = 200
 """Lines above an error whose traceback has lost its first line in which frames are looked for."""
 
+_LEVELS = (b"INFO", b"WARNING", b"ERROR", b"DEBUG")
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line \d+, in (?P<function>[^\s]{1,120})')
 _RAISED = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,120})(?::(?: (?P<message>.*))?)?$", re.DOTALL)
 _ERROR_TYPE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Timeout|Interrupt|Failure)(?:\([\w.]+\))?: ")
@@ -55,8 +58,9 @@ def follow(data: bytes, header: int) -> Traceback | None:
     position = data.find(b"\n", header, header + 4096)
     frames: list[int] = []
     limit = min(len(data), header + MAX_BYTES)
+    foreign = 0
     for _ in range(MAX_LINES):
-        if position < 0 or position + 1 >= limit:
+        if position < 0 or position + 1 >= limit or foreign > FOREIGN:
             return None
         position += 1
         end = data.find(b"\n", position, limit)
@@ -64,12 +68,17 @@ def follow(data: bytes, header: int) -> Traceback | None:
             at = position + len(prefix)
             if data.startswith(b'  File "', at):
                 frames.append(at)
+            elif own.level is None and data.startswith(_LEVELS, at):
+                foreign += 1
             elif data[at : at + 1] not in (b" ", b"\n", b"\r", b"\t", b"", b"|", b"+"):
                 text = lines.text_of(data[at : min(end if end >= 0 else limit, at + 300)])
                 if own.level is not None or (lines.head(text).level is None and lines.head(text).process is None):
                     if text.startswith(("Traceback (most", "During handling", "The above exc")):
                         return None
                     return Traceback(position, tuple(frames))
+                foreign += 1
+        else:
+            foreign += 1
         position = end
     return None
 
@@ -91,6 +100,27 @@ def above(data: bytes, begin: int) -> tuple[Frame, ...]:
             frames.append(Frame(found["file"], found["function"]))
         end = start - 1
     return tuple(reversed(frames))
+
+
+def below(data: bytes, begin: int) -> tuple[Frame, ...]:
+    """The frames of a traceback that starts right below a line, which says in advance what it ends with. Outermost first."""
+    end = data.find(b"\n", begin)
+    after = data.find(b"\n", end + 1, end + 1000) if end >= 0 else -1
+    header = data.find(HEADER, end + 1, after if after >= 0 else end + 1000) if end >= 0 else -1
+    if header < 0:
+        return ()
+    prefix = data[end + 1 : header]
+    frames: list[Frame] = []
+    for _ in range(LOOK_BACK):
+        end = data.find(b"\n", end + 1)
+        if end < 0 or not data.startswith(prefix, end + 1):
+            break
+        at = end + 1 + len(prefix)
+        if at != header and data[at : at + 1] != b" ":
+            break
+        frame = _frame(data, at)
+        frames += [frame] if frame is not None else []
+    return tuple(frames)
 
 
 def raised(message: str) -> tuple[str, str] | None:

@@ -93,7 +93,7 @@ def _midnight(date: str) -> float | None:
 
 def seconds(text: str) -> tuple[float, float | None] | None:
     """A stamp as (seconds since epoch of its own local clock, seconds east of UTC or None). A syslog stamp has no year and gets 1972:
-    `streams` moves it."""
+    the fold moves it."""
     found = _STAMP.match(text)
     if found is not None:
         midnight = _midnight(found[1])
@@ -176,9 +176,7 @@ def _headed(record: dict[str, Any], message: str, row: Row) -> str:
     """A record of vLLM's JSON logging as the text line that it would have been, so that everything else reads it the same way."""
     process = record.get("vllm_process_name") or record.get("processName")
     pid = record.get("process")
-    tag = (
-        f"({process} pid={pid}) " if isinstance(process, str) and isinstance(pid, int) else f"({process} pid=0) " if isinstance(process, str) else ""
-    )
+    tag = f"({process} pid={pid if isinstance(pid, int) else 0}) " if isinstance(process, str) else ""
     stamp = str(record.get("asctime", ""))[5:19]
     level = record["levelname"]
     if not re.fullmatch(r"\d\d-\d\d \d\d:\d\d:\d\d", stamp):

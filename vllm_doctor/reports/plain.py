@@ -115,7 +115,7 @@ _PREFIX = re.compile(
     r"(?:\[?[\w./-]+\.py:\d+\]\s*)?"
 )
 _TELLING = re.compile(
-    r"error|exception|out of memory|oom|failed|fail\b|died|dead|killed|abort|refused|timed? ?out|cannot|tried to allocate|"
+    r"error|exception|segfault|out of memory|oom|failed|fail\b|died|dead|killed|abort|refused|timed? ?out|cannot|tried to allocate|"
     r"not enough|exceed|larger than|less than|in use|unallocated|is free|running:|waiting:|pending:|swapped:|usage|preempt|exit ?code|signal",
     re.IGNORECASE,
 )
@@ -148,12 +148,13 @@ def quote(text: str, width: int, focus: Iterable[str] = ()) -> str:
         )
         return (-points, i)
 
+    ranking = sorted(range(len(parts)), key=score)
+    if cells(_joined(parts, {ranking[0]})) > width:
+        return cut(parts[ranking[0]], width)  # the telling clause alone is too long: a part of it beats the rest of the line
     kept: set[int] = set()
-    for i in sorted(range(len(parts)), key=score):
+    for i in ranking:
         if cells(_joined(parts, kept | {i})) <= width:
             kept.add(i)
-    if not kept:
-        return cut(parts[min(range(len(parts)), key=score)], width)
     return _joined(parts, kept)
 
 
@@ -211,3 +212,17 @@ def source_name(name: str, width: int) -> str:
         return name
     backwards = name[::-1]
     return ELLIPSIS + backwards[: _fitting(backwards, width - 1)][::-1]
+
+
+_CODE = re.compile(r"`([^`\r\n]+)`")
+
+
+def code_pieces(text: str) -> list[tuple[str, bool]]:
+    """A text of the rules cut at its backticks: (piece, is it code). A backtick without its partner stays what it is."""
+    pieces: list[tuple[str, bool]] = []
+    at = 0
+    for found in _CODE.finditer(text):
+        pieces += [(text[at : found.start()], False), (found[1], True)]
+        at = found.end()
+    pieces.append((text[at:], False))
+    return [piece for piece in pieces if piece[0]]

@@ -121,7 +121,7 @@ def read_case(sources: Sequence[Source], rules: RuleSet, issues: Sequence[Issue]
             if segment.kind in ("metrics", "gpu", "launch", "sockets"):
                 _read_other(segment, source, gathered)
         later.append((source, found))
-    hint = _year_hint(gathered.scrapes, sources)
+    hint = _time_hint(gathered.scrapes, sources)
     gathered.year_is_guessed = hint is not None and all(s.time is None for s in gathered.scrapes)
     for source, found in later:
         if found is None:
@@ -187,7 +187,7 @@ def _read_other(segment: Segment, source: Source, gathered: Gathered) -> None:
         gathered.launches += find(segment.data.decode("utf-8", "replace"), segment.source, segment.first_line)
 
 
-def _read_logs(source: Source, found: list[Segment], hint: int | None, gathered: Gathered) -> tuple[tuple[str, ...], int]:
+def _read_logs(source: Source, found: list[Segment], hint: float | None, gathered: Gathered) -> tuple[tuple[str, ...], int]:
     """The log segments of a source; (kinds, lines) for its summary."""
     from .parsing.streams import streams
 
@@ -207,7 +207,7 @@ def _unreadable(kind: str, source: Source) -> Issue:
     return Issue("binary-input", "{name} is no text: it was not read.", {"name": source.name})
 
 
-def _read_large(source: Source, hint: int | None, gathered: Gathered, progress: Progress | None) -> tuple[tuple[str, ...], int, int]:
+def _read_large(source: Source, hint: float | None, gathered: Gathered, progress: Progress | None) -> tuple[tuple[str, ...], int, int]:
     """A source that is folded block by block: nothing of it stays but its tallies. (kinds, lines, bytes) for its summary."""
     from .parsing.blocks import blocks
     from .parsing.framing import Segment, sniff
@@ -238,7 +238,7 @@ def _read_large(source: Source, hint: int | None, gathered: Gathered, progress: 
     return (kind,), lines, done
 
 
-def _fold(stream: Stream, source: str, first_line: int, hint: int | None, gathered: Gathered) -> None:
+def _fold(stream: Stream, source: str, first_line: int, hint: float | None, gathered: Gathered) -> None:
     clock = _clock(stream, hint)
     tally = _tally(stream, source, clock, gathered.rules, 0)
     if stream.lines is None:
@@ -261,10 +261,25 @@ def _tally(stream: Stream, source: str, clock: Clock, rules: RuleSet, so_far: in
     return fold(stream.data, source, clock, rules.formats, lines, stream.stamps)
 
 
-def _clock(stream: Stream, hint: int | None) -> Clock:
-    from .parsing.log import clock_of
+LATEST = 4102444800.0
+"""2100-01-01: a file dated later has a broken clock."""
+FUTURE = 2 * 86400.0
+"""Stamps that would lie later than this after the reference are of the year before; zones and clocks differ by a day at most."""
 
-    return clock_of(stream.data, hint)
+
+def _clock(stream: Stream, hint: float | None) -> Clock:
+    """The stream's clock; `hint` is the Unix time near which its last stamp should lie."""
+    from .parsing.lines import seconds
+    from .parsing.log import clock_of
+    from .parsing.stamps_in import last
+
+    if hint is None:
+        return clock_of(stream.data, None)
+    year = datetime.fromtimestamp(hint, tz=timezone.utc).year
+    clock = clock_of(stream.data, year)
+    stamp = last(stream.data, 0, len(stream.data))
+    time = seconds(stamp, clock) if stamp else None
+    return clock_of(stream.data, year - 1) if time is not None and time > hint + FUTURE else clock
 
 
 def _zone(stream: Stream, source: str, gathered: Gathered) -> None:
@@ -272,15 +287,11 @@ def _zone(stream: Stream, source: str, gathered: Gathered) -> None:
         gathered.zones[(source, stream.origin)] = stream.utc_offset
 
 
-def _year_hint(scrapes: Sequence[Scrape], sources: Sequence[Source]) -> int | None:
-    """The year of stamps that have none: a scrape's, else that of the youngest file."""
+def _time_hint(scrapes: Sequence[Scrape], sources: Sequence[Source]) -> float | None:
+    """A Unix time near which stamps without a year lie: a scrape's, else the age of the youngest file."""
     times = [s.time for s in scrapes if s.time is not None] or [s.mtime for s in sources if s.mtime is not None]
-    if not times:
-        return None
-    try:
-        return datetime.fromtimestamp(max(times), tz=timezone.utc).year
-    except (OverflowError, OSError, ValueError):
-        return None
+    sane = [t for t in times if 0 < t < LATEST]
+    return max(sane, default=None)
 
 
 def _timed(summaries: Sequence[SourceSummary], gathered: Gathered) -> tuple[SourceSummary, ...]:

@@ -48,10 +48,28 @@ class Words:
     def kind(self, name: str) -> str:
         _, name = self._, name.replace("_", " ").replace("-", " ")
         known = {
-            "server log": _("server log"), "metrics": _("metrics"), "gpu dump": _("GPU dump"), "launch settings": _("launch settings"),
-            "kernel log": _("kernel log"), "prose": _("prose"),
+            "server log": _("server log"), "metrics": _("metrics"), "gpu": _("GPU dump"), "launch": _("launch settings"),
+            "kernel": _("kernel log"), "sockets": _("socket table"), "prose": _("prose"), "empty": _("empty"), "binary": _("no text"),
         }  # fmt: skip
         return known.get(name.lower(), name)
+
+    def signal(self, name: str) -> str:
+        """A series' name; one that is not in the closed set speaks for itself."""
+        _ = self._
+        known = {
+            "requests.running": _("running"), "requests.waiting": _("waiting"), "requests.swapped": _("swapped out"),
+            "kv_cache.usage": _("KV cache usage"), "throughput.prompt": _("prompt"), "throughput.generation": _("generation"),
+        }  # fmt: skip
+        return known.get(name, name)
+
+    def panel(self, word: str) -> str:
+        """The title of the panel for series whose names begin with `word`."""
+        _ = self._
+        known = {
+            "requests": _("Requests"), "kv_cache": _("KV cache usage"), "throughput": _("Throughput"), "latency": _("Latency"),
+            "gpu": _("GPU memory"), "memory": _("GPU memory"), "requests.running": _("Running requests"), "requests.waiting": _("Waiting requests"),
+        }  # fmt: skip
+        return known.get(word, word)
 
     def value(self, number: float | None, unit: str) -> str:
         return format_value(number, unit, self.language)

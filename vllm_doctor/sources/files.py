@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import stat
+import time
 from collections.abc import Callable, Sequence
 from typing import IO
 
@@ -127,7 +128,7 @@ def _pipe(name: str, pipe: IO[bytes], sources: list[Source], issues: list[Issue]
     if len(data) > MAX_PIPE:
         issues.append(issue(name, "source.limit", "only the first {bytes} bytes are read", bytes=MAX_PIPE))
         data = data[:MAX_PIPE]
-    _add(Source(name, None, data, len(data)), sources, issues)
+    _add(Source(name, None, data, len(data), time.time()), sources, issues)  # what is piped in now is of now
 
 
 def _add(source: Source, sources: list[Source], issues: list[Issue]) -> None:

@@ -39,10 +39,8 @@ def load_knowledge(extra: str | None = None) -> Knowledge:
     """Models and cards, with those of the folder `extra` added or replacing by name. Raises RulesInvalid.
 
     Apart from `load`: only what computes memory needs them."""
-    if COMPILED_KNOWLEDGE.is_file():
-        shipped = msgspec.json.decode(COMPILED_KNOWLEDGE.read_bytes(), type=Knowledge)
-    else:
-        shipped = knowledge_folder(CHECKOUT)
+    compiled = COMPILED_KNOWLEDGE.is_file()
+    shipped = msgspec.json.decode(COMPILED_KNOWLEDGE.read_bytes(), type=Knowledge) if compiled else knowledge_folder(CHECKOUT)
     if extra is None:
         return shipped
     own = knowledge_folder(Path(extra))

@@ -212,8 +212,9 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
     `source` and `confidence` say where the shape was read and how far to trust it. `kv_bytes_full` and `kv_bytes_sliding` are bytes per
     token at 2 bytes per element over all layers of that kind, given only where they do not follow from heads and head size (shared KV,
-    compressed caches). State bytes are per request and GPU at tensor-parallel size 1. `weights_gib` is the 16-bit checkpoint as loaded;
-    `measured_weights` quotes loading lines of real logs. `quantised` lists published variants as `NAME:bits`."""
+    compressed caches). State bytes are per request at tensor-parallel size 1. `weights_gib` is the 16-bit checkpoint as loaded,
+    `loaded_gib` a checkpoint that is only published quantised, as a log showed it on one GPU; `measured_weights` quotes loading lines
+    of real logs. `quantised` lists published variants as `NAME:bits`."""
 
     name: str
     source: str
@@ -260,6 +261,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     checkpoint_dtype: str = ""
     quantised: list[str] = field(default_factory=list)
     weights_gib: float | None = None
+    loaded_gib: float | None = None
     measured_weights: str = ""
     vision_params_m: float | None = None
     note: str = ""

@@ -1,0 +1,164 @@
+"""Sizes that only a run can measure: peak activation, non-torch memory, CUDA graphs, the CUDA context. Structure from vLLM's profile
+run, constants from measured starts (docs/memory-model.md names them, with n). Every result is a range.
+
+The profile run is one forward pass of max_num_batched_tokens tokens, then the sampler with max_num_seqs rows; its peak is the larger of
+
+    forward   tokens × (3·intermediate + 4·hidden) × bytes / TP for the intermediate part       (MoE: top-k times the experts' buffers)
+    sampler   seqs × vocabulary × c   + tokens × hidden × bytes
+
+where c is the number of bytes per logit that this version's sampler touches at once.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from packaging.version import Version
+
+from .defaults import Limits, version_of
+from .generations import Generation, uses_v2_runner
+from .setup import GIB, Amount, Setup
+from .weights import FLOAT_BYTES, gated, quantisation
+
+SORTED, MASKED, UNSAMPLED = 38.3, 14.8, 6.2
+"""Bytes per logit. Sorting in PyTorch: fp32 logits, sorted copy, int64 indices, probabilities, their sum, masks: 38.3 (13 starts, 37.9 to
+39.2). Top-k/top-p without a sort (FlashInfer, or the Triton kernel from 0.17.0): 14.8 (24 starts of 0.17 to 0.19, 14.3 to 15.2). The
+second model runner profiles the logits alone: 6.2 (3 starts)."""
+
+
+class Constants(Struct, frozen=True):
+    """What is added outside PyTorch, in GiB, from the release `since` on: on one GPU, on one GPU of several with tensor parallelism, and for
+    the kernels of gated delta nets. `n` starts are behind it."""
+
+    since: str
+    single: float
+    parallel: float
+    linear: float
+    n: int
+
+
+NON_TORCH: tuple[Constants, ...] = (
+    Constants("0.2.7", 0.28, 0.6, 0.3, 2),
+    Constants("0.6.6", 0.09, 0.3, 0.3, 9),
+    Constants("0.11.0", 0.11, 0.55, 1.8, 7),
+    Constants("0.18.0", 0.25, 2.1, 3.7, 50),
+    Constants("0.20.0", 0.22, 0.9, 0.6, 5),
+)
+
+
+def forward_bytes(setup: Setup, limits: Limits) -> float:
+    """Peak of the forward pass over max_num_batched_tokens tokens, on one GPU."""
+    model, tp, tokens = setup.model, setup.tensor_parallel_size, limits.max_num_batched_tokens
+    size = FLOAT_BYTES.get(setup.dtype, 2.0)
+    hidden = model.hidden_size or 0
+    intermediate = (model.intermediate_size or 0) if not model.num_experts else 0
+    matrices = 3 if gated(model) else 2
+    per_token = matrices * intermediate / tp + 4 * hidden
+    result = tokens * per_token * size
+    if model.num_experts:
+        result += expert_bytes(setup, limits)
+    if quantisation(setup)[0] == "bitsandbytes":
+        result += 2 * hidden * (model.intermediate_size or 0) * size / tp  # one layer's gate and up projection, dequantised
+    return result
+
+
+def expert_bytes(setup: Setup, limits: Limits) -> float:
+    """Buffers of the fused experts: gate-and-up output, its activation, and the output, for each token and chosen expert."""
+    model = setup.model
+    ways = 1 if setup.enable_expert_parallel else setup.tensor_parallel_size
+    inner = (model.moe_intermediate_size or model.intermediate_size or 0) / ways
+    tokens = limits.max_num_batched_tokens
+    if quantisation(setup)[0] in ("", "fp8"):
+        tokens = min(tokens, 32768)  # the Triton kernel cuts larger steps into chunks, Marlin's does not
+    each = (model.experts_per_tok or 1) * (max(2 * inner, model.hidden_size or 0) + inner)
+    return tokens * each * FLOAT_BYTES.get(setup.dtype, 2.0)
+
+
+def logit_bytes(setup: Setup, limits: Limits, generation: Generation) -> tuple[float, float, float]:
+    """Bytes per logit in the sampler's peak: expected, lowest, highest. 0 where the profile runs no sampler."""
+    version = version_of(setup)
+    if limits.engine == "V0":
+        # V0's chunked dummy prompts are all partial, so nothing is sampled (starts of 0.7: 0.19 and 0.22 GiB)
+        return (UNSAMPLED, 0.0, SORTED) if limits.chunked else (SORTED, SORTED, SORTED)
+    if version < Version("0.8.0"):
+        return UNSAMPLED, UNSAMPLED, UNSAMPLED
+    if uses_v2_runner(setup):
+        return UNSAMPLED, UNSAMPLED, MASKED
+    if version >= Version("0.17.0"):
+        return MASKED, MASKED, MASKED
+    if Version("0.9.0") <= version < Version("0.10.2"):
+        return MASKED, MASKED, SORTED  # FlashInfer's sampler where it is installed, as in the container images
+    return SORTED, MASKED, SORTED
+
+
+def activation(setup: Setup, limits: Limits, generation: Generation) -> Amount:
+    """Peak activation of the profile run."""
+    model, size = setup.model, FLOAT_BYTES.get(setup.dtype, 2.0)
+    forward = forward_bytes(setup, limits)
+    rows = limits.max_num_seqs
+    if limits.engine == "V0" and model.kind == "vlm":
+        rows = min(rows, max(limits.max_num_batched_tokens // 1024, 1))  # V0 profiles as many requests as whole images fit
+    if setup.pipeline_parallel_size > 1:
+        rows = 0  # the first stage samples nothing, and the smallest pool decides; it is no smaller on the last stage in starts seen
+    logits = float(rows * (model.vocab_size or 0))
+    kept = limits.max_num_batched_tokens * (model.hidden_size or 0) * size
+    if model.num_experts and version_of(setup) >= Version("0.17.0"):
+        kept += expert_bytes(setup, limits)  # from here the experts' buffers stay allocated
+    if limits.engine == "V0":
+        kept += limits.max_num_seqs * v0_request_bytes(setup)
+        forward += limits.max_num_seqs * v0_request_bytes(setup)
+    c, low, high = logit_bytes(setup, limits, generation)
+    peak = max(forward, logits * c + kept)
+    reserved = 1.1 if generation.reserved_peak else 1.0
+    wide = 1.25 if model.kind in ("dense", "moe", "mla", "embedding") else 1.8
+    return Amount(
+        round(peak * reserved), "model",
+        low=round(0.88 * max(0.85 * forward, logits * low + kept)), high=round(wide * reserved * max(forward, logits * high + kept)),
+    )  # fmt: skip
+
+
+def v0_request_bytes(setup: Setup) -> float:
+    """What V0 keeps per possible request outside the KV cache: states of linear layers, and for mllama the profiled images (0.5 GiB each,
+    one start of 0.6.3)."""
+    model = setup.model
+    states = (model.conv_state_bytes_per_seq or 0) + (model.ssm_state_bytes_per_seq or 0)
+    return (0.5 * GIB if model.architecture.startswith("Mllama") else 0.0) + states / setup.tensor_parallel_size
+
+
+def non_torch(setup: Setup, generation: Generation) -> Amount:
+    """NCCL, workspaces of cuBLAS and of kernels, and what else the driver holds and PyTorch does not, as far as the budget is charged."""
+    version = version_of(setup)
+    row = next(c for c in reversed(NON_TORCH) if Version(c.since) <= version or c is NON_TORCH[0])
+    value = row.parallel if setup.tensor_parallel_size > 1 else row.single
+    if setup.pipeline_parallel_size > 1 and setup.tensor_parallel_size == 1:
+        value = 0.07
+    if setup.total_bytes < 60 * GIB and setup.tensor_parallel_size == 1:
+        value *= 0.6  # fewer multiprocessors, smaller workspaces
+    if setup.model.linear_type == "gdn":
+        value += row.linear
+    if generation.charges_outside:
+        value += context(setup).bytes / GIB
+    return Amount(round(value * GIB), "rule-of-thumb", low=round(0.5 * value * GIB), high=round((2.0 * value + 0.1) * GIB))
+
+
+def context(setup: Setup) -> Amount:
+    """The process's CUDA context: it exists before vLLM's first snapshot. 0.2 GiB and 0.4 % of the device (7 start-up lines, ±0.2 GiB)."""
+    if setup.context_bytes is not None:
+        return Amount(setup.context_bytes)
+    if setup.device == "cpu":
+        return Amount(0)
+    value = round(0.2 * GIB + 0.004 * setup.total_bytes)
+    return Amount(value, "rule-of-thumb", low=value // 2, high=2 * value)
+
+
+def graphs(setup: Setup, limits: Limits) -> Amount:
+    """CUDA graphs: about 12 MiB per layer and 0.2 GiB, less with fewer capture sizes (n = 12 starts, 0.07 to 2 GiB)."""
+    if setup.enforce_eager or setup.device == "cpu":
+        return Amount(0, "model")
+    largest = min(2 * limits.max_num_seqs, 512)
+    sizes = len(setup.cudagraph_capture_sizes or ()) or 3 + largest // (8 if largest <= 256 else 10)
+    share = 0.4 + 0.6 * min(sizes / 51, 1.0)
+    layers = (setup.model.num_hidden_layers or 32) / setup.pipeline_parallel_size
+    value = (0.2 + 0.012 * layers) * share * (0.6 if uses_v2_runner(setup) else 1.0)
+    if setup.speculative_tokens:
+        value *= 2
+    return Amount(round(value * GIB), "rule-of-thumb", low=round(0.4 * value * GIB), high=round(2.5 * value * GIB))

@@ -1,0 +1,119 @@
+"""`size`: one GPU's memory as vLLM would lay it out, from a set-up alone or with the parts that are known. Pure arithmetic."""
+
+from __future__ import annotations
+
+import math
+
+from .defaults import Limits, limits_of, version_of
+from .estimates import activation, context, graphs, non_torch
+from .generations import Generation, generation_of, uses_v2_runner
+from .kv import Pool, blocks_for, pool_of, printed, token_bytes
+from .setup import GIB, PARTS, Amount, Budget, Part, Setup
+from .weights import weight_bytes
+
+
+def size(setup: Setup) -> Budget:
+    """The budget of one GPU of the set-up (of the fullest pipeline stage). Never raises: what cannot fit shows as `starts` False, with KV
+    bytes at zero or below and no blocks."""
+    limits = limits_of(setup)
+    generation = generation_of(setup.version, limits.engine)
+    counted = graphs_counted(setup, generation)
+    parts = {p: _part(p, setup, limits, generation) for p in PARTS}
+    budget = budget_bytes(setup, limits, generation)
+    spent = sum(parts[p].bytes for p in PARTS if p != "graphs" or counted)
+    low_spent = sum(parts[p].span[0] for p in PARTS if p != "graphs" or counted)
+    high_spent = sum(parts[p].span[1] for p in PARTS if p != "graphs" or counted)
+    foreign = setup.outside_bytes if generation.charges_outside and "non_torch" not in setup.known else 0
+    if setup.kv_cache_memory_bytes is not None:
+        kv = Amount(setup.kv_cache_memory_bytes)
+    elif setup.known_kv_bytes is not None:
+        kv = Amount(setup.known_kv_bytes)
+    else:
+        measured = all(p in setup.known for p in PARTS if p != "graphs" or counted)
+        rest = budget - spent - foreign
+        kv = Amount(rest, "measured" if measured else "model", low=budget - high_spent - foreign, high=budget - low_spent - foreign)
+    pool = pool_of(setup, limits)
+    blocks = _blocks(kv.bytes, setup, pool)
+    tokens, concurrency = printed(blocks, setup, limits, pool)
+    ends = tuple(printed(_blocks(b, setup, pool), setup, limits, pool)[0] for b in kv.span)
+    own = context(setup)
+    charged = own.bytes if generation.charges_outside and "non_torch" not in setup.known else 0
+    outside = Amount(setup.outside_bytes + own.bytes, "rule-of-thumb" if setup.context_bytes is None else "measured")
+    # a context that the formula charges is in the non-torch part already: the ledger shows it once, outside
+    shown = Amount(parts["non_torch"].bytes - charged, parts["non_torch"].basis, *parts["non_torch"].span) if charged else parts["non_torch"]
+    headroom = setup.total_bytes - outside.bytes - parts["weights"].bytes - parts["activation"].bytes - shown.bytes - parts["graphs"].bytes - kv.bytes
+    return Budget(
+        generation=generation.name if setup.kv_cache_memory_bytes is None else "manual",
+        total=setup.total_bytes,
+        outside=outside,
+        budget=budget,
+        utilization=limits.utilization,
+        weights=parts["weights"],
+        activation=parts["activation"],
+        non_torch=shown,
+        graphs=parts["graphs"],
+        graphs_in_budget=counted,
+        kv=kv,
+        headroom=headroom,
+        kv_bytes_per_token=token_bytes(setup),
+        block_size=pool.block_size,
+        blocks=blocks,
+        kv_tokens=tokens,
+        max_model_len=limits.max_model_len,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_concurrency=concurrency,
+        tokens_range=(min(ends), max(ends)),
+        starts=blocks > 0 and blocks >= blocks_for(limits.max_model_len, setup, limits, pool),
+    )
+
+
+def _part(part: Part, setup: Setup, limits: Limits, generation: Generation) -> Amount:
+    if part in setup.known:
+        return Amount(setup.known[part])
+    if part == "weights":
+        value = weight_bytes(setup)
+        return Amount(value, "model", low=round(0.99 * value), high=round(1.03 * value) + GIB // 20)
+    if part == "activation":
+        return activation(setup, limits, generation)
+    return non_torch(setup, generation) if part == "non_torch" else graphs(setup, limits)
+
+
+def budget_bytes(setup: Setup, limits: Limits, generation: Generation) -> int:
+    """What vLLM may use: total × utilisation, rounded up from 0.14."""
+    product = setup.total_bytes * limits.utilization
+    return math.ceil(product) if generation.engine == "V1" and version_of(setup).release >= (0, 14) else int(product)
+
+
+def graphs_counted(setup: Setup, generation: Generation) -> bool:
+    """Are CUDA graphs subtracted before the KV cache is sized?"""
+    if setup.enforce_eager or setup.device not in ("cuda", "rocm"):
+        return False
+    if setup.estimate_graphs is not None:
+        return setup.estimate_graphs and generation.name in ("V1-c", "V1-d", "V1-e")
+    if not generation.graphs_in_budget:
+        return False
+    if setup.device == "rocm" and version_of(setup).release < (0, 26):
+        return False
+    return generation.driver_measured or not uses_v2_runner(setup)
+
+
+def _blocks(kv: int, setup: Setup, pool: Pool) -> int:
+    if setup.num_gpu_blocks_override:
+        return setup.num_gpu_blocks_override
+    if kv <= 0 or pool.block_bytes <= 0:
+        return 0
+    return math.floor(kv / pool.block_bytes)
+
+
+def requests_that_fit(budget: Budget, setup: Setup, tokens_per_request: float) -> float:
+    """How many requests of this many tokens (prompt and output together) the KV cache holds at once; below 1 the share of one that fits.
+
+    Whole blocks, every group of layers, V1's null block not counted (it is never given out)."""
+    if tokens_per_request <= 0:
+        return math.inf
+    limits = limits_of(setup)
+    pool = pool_of(setup, limits)
+    usable = budget.blocks - (1 if limits.engine == "V1" and budget.blocks else 0)
+    needed = blocks_for(math.ceil(tokens_per_request), setup, limits, pool)
+    return usable / needed if needed else math.inf

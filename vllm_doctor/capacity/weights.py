@@ -1,0 +1,188 @@
+"""Bytes of a model's weights on one GPU: parameters by kind, quantisation, parallelism.
+
+Quantisation touches the linear layers only; embeddings, the output head, norms and (usually) the vision tower stay at 16 bits. Tensor
+parallelism divides linear layers, embeddings and the head; MLA's down-projections and the vision tower of many models are replicated.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from msgspec import Struct
+
+from ..ruleset.schema import Model
+from .setup import Setup
+
+FLOAT_BYTES = {"float32": 4.0, "float": 4.0}
+
+QUANT_BITS: dict[str, float] = {
+    "awq": 4.156, "awq_marlin": 4.156, "gptq": 4.156, "gptq_marlin": 4.156, "w4a16": 4.156, "int4": 4.156, "4bit": 4.156,
+    "gptq-int8": 8.156, "w8a16": 8.156, "int8": 8.0, "w8a8": 8.0, "experts_int8": 8.0, "8bit": 8.156, "bitsandbytes-8bit": 8.0,
+    "fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0, "deepspeedfp": 8.0,
+    "bitsandbytes": 4.5, "bnb": 4.5,
+    "mxfp4": 4.25, "nvfp4": 4.5, "modelopt_fp4": 4.5, "fp4": 4.5,
+    "gguf": 4.85, "q2_k": 2.96, "q3_k_m": 3.91, "q4_0": 4.55, "q4_k_s": 4.58, "q4_k_m": 4.85, "q5_k_m": 5.69, "q6_k": 6.57, "q8_0": 8.5,
+    "iq4_xs": 4.25,
+    "exl2": 4.5, "squeezellm": 4.2, "aqlm": 2.3, "marlin": 4.156, "hqq": 4.25, "quark": 8.0, "ptpc_fp8": 8.0,
+}  # fmt: skip
+"""Bits per quantised weight, scales and zero points included: groups of 128 cost 20/128 bit, NF4 blocks of 64 one fp32 scale, mxfp4
+blocks of 32 and nvfp4 blocks of 16 one byte. GGUF: llama.cpp's own averages over whole models."""
+
+EXPERTS_ONLY = {"mxfp4", "experts_int8"}
+EVERYTHING = {"gguf", "q2_k", "q3_k_m", "q4_0", "q4_k_s", "q4_k_m", "q5_k_m", "q6_k", "q8_0", "iq4_xs"}
+
+UNGATED = ("OPT", "GPT", "Falcon", "Phi", "Starcoder2", "GPTBigCode", "Bloom", "MPT", "Bert", "Roberta", "Nemotron", "Whisper", "StableLm")
+"""Architectures (by their beginning) whose MLP has two matrices, not three. Phi-3 and its successors are gated."""
+
+
+class Parameters(Struct, frozen=True):
+    """Counts of parameters by what parallelism and quantisation do to them."""
+
+    embedding: float = 0.0
+    head: float = 0.0
+    attention: float = 0.0
+    mlp: float = 0.0
+    experts: float = 0.0
+    replicated: float = 0.0
+    vision: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.embedding + self.head + self.attention + self.mlp + self.experts + self.replicated + self.vision
+
+
+def gated(model: Model) -> bool:
+    """Has the MLP a gate projection?"""
+    name = model.architecture
+    return name.startswith("Phi3") or not name.startswith(UNGATED)
+
+
+def parameters(model: Model) -> Parameters:
+    """Parameters by kind, from the shape; where the total is known, the part with the loosest formula takes up the difference."""
+    h, layers, heads = model.hidden_size or 0, model.num_hidden_layers or 0, model.num_attention_heads or 0
+    head_dim = model.head_dim or (h // heads if heads else 0)
+    v_dim = model.v_head_dim or head_dim
+    kv = model.num_key_value_heads or heads
+    embedding = float((model.vocab_size or 0) * h)
+    head = 0.0 if model.tie_word_embeddings or model.kind == "embedding" else embedding
+    attention_layers = layers - (model.linear_layers or 0)
+    replicated = 0.0
+    if model.kv_lora_rank:
+        q_dim = (model.qk_nope_head_dim or head_dim) + (model.qk_rope_head_dim or 0)
+        down = h * (model.kv_lora_rank + (model.qk_rope_head_dim or 0)) + (h * model.q_lora_rank if model.q_lora_rank else 0)
+        query = (model.q_lora_rank or h) * heads * q_dim
+        each = query + model.kv_lora_rank * heads * ((model.qk_nope_head_dim or head_dim) + v_dim) + heads * v_dim * h
+        replicated = float(down * attention_layers)
+    else:
+        each = h * heads * head_dim + h * kv * (head_dim + v_dim) + heads * v_dim * h
+    attention = float(each * attention_layers)
+    attention += float((model.linear_layers or 0) * 4 * h * h)
+    matrices = 3 if gated(model) else 2
+    experts_each = model.num_experts or 0
+    dense_layers = layers if not experts_each else (model.first_dense_layers or 0)
+    mlp = float(matrices * h * (model.intermediate_size or 0) * dense_layers)
+    expert_layers = layers - dense_layers if experts_each else 0
+    size = model.moe_intermediate_size or model.intermediate_size or 0
+    experts = float(expert_layers * experts_each * matrices * h * size)
+    shared = (model.shared_experts or 0) * (model.shared_expert_intermediate_size or size)
+    mlp += float(expert_layers * matrices * h * shared)
+    vision = (model.vision_params_m or 0.0) * 1e6
+    found = Parameters(embedding, head, attention, mlp, experts, replicated, vision)
+    total = (model.total_params_b or 0.0) * 1e9
+    if not total:
+        return found
+    missing = total - found.total
+    if experts and experts + missing > 0.5 * experts:
+        return Parameters(embedding, head, attention, mlp, experts + missing, replicated, vision)
+    return Parameters(embedding, head, max(attention + missing, 0.0), mlp, experts, replicated, vision)
+
+
+def quant_of(name: str | None) -> tuple[str, float] | None:
+    """(method, bits) of a quantisation as people and configs write it: `awq`, `compressed-tensors w8a8`, `GPTQ-Int8`, `Q4_K_M`, `modelopt nvfp4`."""
+    if not name:
+        return None
+    text = name.strip().lower().replace(" ", "-")
+    if text in ("none", "auto", "null", "bf16", "bfloat16", "fp16", "float16", "torch_dtype"):
+        return None
+    llama_cpp = re.search(r"(?<![a-z0-9])(i?q[2-8]_(?:0|k_[sm]|k|xs))(?![a-z0-9])", text)
+    if llama_cpp and llama_cpp[1] in QUANT_BITS:
+        return llama_cpp[1], QUANT_BITS[llama_cpp[1]]
+    for pattern, key in _WRITTEN:
+        if re.search(pattern, text):
+            return key, QUANT_BITS[key]
+    return (text, QUANT_BITS[text]) if text in QUANT_BITS else None
+
+
+_WRITTEN: tuple[tuple[str, str], ...] = (
+    (r"nvfp4|modelopt_fp4", "nvfp4"),
+    (r"mxfp4", "mxfp4"),
+    (r"w8a8.*fp8|fp8|float-?8|f8e4m3", "fp8"),
+    (r"w8a8|smoothquant|int8-?w8|quantized\.w8a8", "w8a8"),
+    (r"experts_int8", "experts_int8"),
+    (r"(gptq|marlin).*(int8|8bit|8-bit|w8)|w8a16", "gptq-int8"),
+    (r"awq", "awq"),
+    (r"w4a16|int4|4-?bit.*gptq|gptq", "gptq"),
+    (r"bnb|bitsandbytes|nf4", "bitsandbytes"),
+    (r"gguf", "gguf"),
+    (r"modelopt", "modelopt"),
+    (r"int8|8-?bit", "int8"),
+    (r"4-?bit", "4bit"),
+    (r"fp4", "fp4"),
+)
+
+
+def weight_bytes(setup: Setup) -> int:
+    """Weights per GPU as "Model loading took" counts them, on the fullest pipeline stage. CPU offload is subtracted."""
+    model, counts = setup.model, parameters(setup.model)
+    full = FLOAT_BYTES.get(setup.dtype, 2.0)
+    method, bits = quantisation(setup)
+    linear = bits / 8 if method else full
+    experts = linear
+    rest = full
+    if method in EXPERTS_ONLY:
+        linear = full
+    if method in EVERYTHING:
+        rest = linear
+    tp, pp = setup.tensor_parallel_size, setup.pipeline_parallel_size
+    expert_ways = tp * setup.data_parallel_size if setup.enable_expert_parallel else tp
+    head_bytes, embedding_bytes = counts.head * rest / tp, counts.embedding * rest / tp
+    if pp > 1 and not counts.head:
+        head_bytes = embedding_bytes  # a tied head lies on the last stage as well
+    layers = counts.attention * linear / tp + counts.mlp * linear / tp + counts.experts * experts / expert_ways + counts.replicated * linear
+    layers += _replicated_kv(model, tp) * linear
+    stage = layers / pp if pp == 1 else layers * math.ceil((model.num_hidden_layers or pp) / pp) / (model.num_hidden_layers or pp)
+    ends = head_bytes + embedding_bytes if pp == 1 else max(head_bytes, embedding_bytes)
+    total = stage + ends + counts.vision * full / (tp if tp > 1 else 1) + _rotary(model)
+    if not method and tp == 1 and pp == 1 and model.weights_gib and setup.dtype not in FLOAT_BYTES:
+        total = model.weights_gib * 2**30 + _rotary(model)
+    if model.loaded_gib and setup.quant_bits is None and (quant_of(setup.quantization) or (method, bits)) == (method, bits):
+        total = model.loaded_gib * 2**30 / tp / pp
+    return max(0, round(total) - setup.cpu_offload_bytes)
+
+
+def quantisation(setup: Setup) -> tuple[str, float]:
+    """(method, bits) in force: stated, or of a checkpoint that is published quantised only; ("", 16) for none."""
+    if setup.quant_bits:
+        return setup.quantization or "given", setup.quant_bits
+    found = quant_of(setup.quantization)
+    if found is None and setup.quantization is None:
+        found = quant_of(setup.model.checkpoint_dtype if setup.model.checkpoint_dtype not in ("bf16", "fp16", "fp32") else None)
+    return found or ("", 16.0)
+
+
+def _replicated_kv(model: Model, tp: int) -> float:
+    """Parameters of K and V projections that each GPU holds on top of its share, where there are fewer KV heads than GPUs."""
+    kv = model.num_key_value_heads or 0
+    if not kv or tp <= kv or model.kv_lora_rank:
+        return 0.0
+    size = (model.head_dim or 0) + (model.v_head_dim or model.head_dim or 0)
+    layers = (model.num_hidden_layers or 0) - (model.linear_layers or 0)
+    return layers * (model.hidden_size or 0) * size * (1 - kv / tp)
+
+
+def _rotary(model: Model) -> float:
+    """The cos/sin table: one row of head_dim 16-bit values per position. Llama-3.1-8B: 32 MiB, which is what its loading line adds."""
+    if model.architecture.startswith(("OPT", "Bert", "Whisper", "GPT2")):
+        return 0.0
+    return float(2 * (model.qk_rope_head_dim or model.head_dim or 0) * min(model.max_position_embeddings or 0, 1_048_576))

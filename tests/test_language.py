@@ -29,6 +29,23 @@ LITERALS = {node.value: place for place, node in texts_in_code() if isinstance(n
 CHINESE = read_po(CATALOGUE.read_text(encoding="utf-8"))
 
 
+def texts_in_templates() -> dict[str, str]:
+    """Every text that a template translates, with its place."""
+    from jinja2.ext import babel_extract
+
+    found = {}
+    for path in sorted(PACKAGE.rglob("templates/*.html")):
+        with path.open("rb") as file:
+            options = {"trim_blocks": "true", "silent": "false"}
+            for line, _function, text, _comments in babel_extract(file, ["_"], [], options):
+                assert isinstance(text, str), f"{path.name}:{line}: _ takes one literal text"
+                found[text] = f"{path.relative_to(PACKAGE)}:{line}"
+    return found
+
+
+LITERALS |= texts_in_templates()
+
+
 def placeholders(text: str) -> list[str]:
     return sorted(name for _, name, _, _ in string.Formatter().parse(text) if name is not None)
 

@@ -29,4 +29,22 @@ def _json(report: Report, style: Style) -> str:
     return render(report)
 
 
-RENDERERS: dict[str, Callable[[Report, Style], str]] = {"text": _text, "json": _json}
+def _html(report: Report, style: Style) -> str:
+    from .html import render
+
+    return render(report)
+
+
+def _markdown(report: Report, style: Style) -> str:
+    from .markdown import render
+
+    return render(report, detail=style.detail)
+
+
+def _sarif(report: Report, style: Style) -> str:
+    from .sarif import render
+
+    return render(report)
+
+
+RENDERERS: dict[str, Callable[[Report, Style], str]] = {"text": _text, "json": _json, "markdown": _markdown, "html": _html, "sarif": _sarif}

@@ -3,13 +3,18 @@ several fields. Texts here are not yet cleaned or escaped; each output does that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from ..model.report import Finding, MemoryReport, Report, RunReport
+from ..model.report import EvidenceReport, Finding, MemoryReport, Report, RunReport
 from .plain import day_of, source_name, span, zone_of
 from .words import Words
 
 WEIGHTS = ("decisive", "strong", "moderate", "weak")
+
+
+def ranked(evidence: Iterable[EvidenceReport]) -> list[EvidenceReport]:
+    """Evidence in the order of its weight, what speaks against it last."""
+    return sorted(evidence, key=lambda e: (e.direction == "against", WEIGHTS.index(e.weight)))
 
 
 class Telling(Words):

@@ -3,13 +3,13 @@ far to trust it. Pure: a Report in, a string out."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from ..model.report import EvidenceReport, Finding, Line, NotRemedy, RemedyReport, Report
+from .changes import launch_rows
 from .page import Page
-from .plain import cells, clean, moment, quote, source_name, span
-from .telling import WEIGHTS, Telling
+from .plain import cells, moment, quote, source_name, span
+from .telling import Telling, ranked
 
 _URGENT = ("critical", "high", "medium")
 _SEVERITY_STYLE = {"critical": "bold red", "high": "bold red", "medium": "bold yellow", "low": "cyan", "info": "cyan"}
@@ -90,8 +90,8 @@ class _View(Telling):
         if not found.evidence and not found.missing:
             return
         page.heading(_("WHY"))
-        ranked = sorted(found.evidence, key=lambda e: (e.direction == "against", WEIGHTS.index(e.weight)))
-        shown = ranked if self.detail >= 0 else ranked[:1]
+        items = ranked(found.evidence)
+        shown = items if self.detail >= 0 else items[:1]
         for item in shown:
             lead = "+ " if item.direction == "for" else _("- against it: ")
             page.text(self.noted(item.text, self.weight(item.weight)), lead=lead, hang=2, lead_style="" if item.direction == "for" else "yellow")
@@ -177,7 +177,7 @@ class _View(Telling):
         if command is None:
             return
         self.page.text(self._("the launch command with the changes:"))
-        rows = re.split(r"\s+(?=--[a-z])", clean(command.after).strip())
+        rows = launch_rows(command.after)
         for i, row in enumerate(rows):
             self.page.raw(row + (" \\" if i < len(rows) - 1 else ""), 5 if i == 0 else 7, "green")
 
@@ -231,7 +231,7 @@ class _View(Telling):
         page.text(" · ".join(where), indent=6, style="dim")
         if found.explained_by:
             return
-        shown = sorted((e for e in found.evidence if e.direction == "for"), key=lambda e: WEIGHTS.index(e.weight))[:1]
+        shown = ranked(e for e in found.evidence if e.direction == "for")[:1]
         for item in shown:
             page.text(item.text, indent=6, lead="+ ")
             for ref in item.refs[:1]:

@@ -1,0 +1,181 @@
+"""Static pictures in SVG: the timeline for readers without scripts and on paper, and the memory bar.
+
+Everything is drawn with classes of the page's style sheet, because a strict content policy allows no style attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from html import escape
+
+from ..language import format_value
+from ..model.report import MemoryReport
+from .chart import Chart, Line, Panel
+from .plain import cells, clean
+from .words import Words
+
+WIDTH, LEFT, RIGHT = 960, 64, 12
+HEAD, PLOT, GAP, FOOT = 34, 84, 30, 22
+POINTS = 400
+"""Points of a line that 884 units can show apart."""
+COLORS = 8
+"""Line colours in the style sheet: c1 to c8."""
+
+
+def timeline(chart: Chart, language: str, title: str, description: str) -> str:
+    """The chart as one `<svg>`: panels below each other on one time axis."""
+    height = HEAD + len(chart.panels) * (PLOT + GAP) + FOOT - GAP + 8
+    inner = WIDTH - LEFT - RIGHT
+    scale = inner / (chart.end - chart.start)
+
+    def x(time: float) -> float:
+        return round(LEFT + (time - chart.start) * scale, 1)
+
+    bottom = HEAD + len(chart.panels) * (PLOT + GAP) - GAP
+    out = [
+        f'<svg class="timeline-picture" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="tp-title tp-desc">',
+        f'<title id="tp-title">{escape(clean(title))}</title><desc id="tp-desc">{escape(clean(description))}</desc>',
+    ]
+    for phase in chart.phases:
+        left, right = x(phase.start), x(phase.end)
+        out.append(f'<rect class="phase {phase.kind}" x="{left}" y="{HEAD - 12}" width="{max(right - left, 1):.1f}" height="{bottom - HEAD + 12}"/>')
+        if right - left > cells(phase.label) * 6.5:
+            out.append(f'<text class="phase-label" x="{left + 3}" y="{HEAD - 2}">{escape(phase.label)}</text>')
+    top = HEAD + 4
+    for panel in chart.panels:
+        out += _panel(panel, chart, top, scale, language)
+        top += PLOT + GAP
+    taken = -100.0
+    for mark in chart.marks:
+        at = x(mark.time)
+        kind = "mark bad" if mark.bad else "mark"
+        out.append(f'<line class="{kind}" x1="{at}" x2="{at}" y1="{HEAD - 14}" y2="{bottom}"/>')
+        if at - taken >= 14:  # numbers of events that coincide would cover each other; the list below has all of them
+            shape = f"M{at - 8} 2h16v12l-8 5l-8 -5z" if mark.bad else f"M{at - 8} 2h16v15h-16z"
+            out.append(f'<path class="{kind}" d="{shape}"/><text class="mark-number" x="{at}" y="13.5" text-anchor="middle">{mark.number}</text>')
+            taken = at
+    for time, label in ticks(chart.start, chart.end):
+        out.append(f'<text class="tick" x="{x(time)}" y="{bottom + 18}" text-anchor="middle">{label}</text>')
+    out.append("</svg>")
+    return "".join(out)
+
+
+def _panel(panel: Panel, chart: Chart, top: int, scale: float, language: str) -> list[str]:
+    base = top + PLOT - 4
+    tall = PLOT - 18
+
+    def y(value: float) -> float:
+        return round(base - value / panel.top * tall, 1)
+
+    out = [f'<text class="panel-title" x="{LEFT}" y="{top + 10}">{escape(panel.title)}']
+    if len(panel.lines) > 1:
+        out += [f'<tspan class="key c{i % COLORS + 1}" dx="14">{_dash_key(i)} {escape(line.label)}</tspan>' for i, line in enumerate(panel.lines)]
+    out.append("</text>")
+    for share in (0.0, 0.5, 1.0):
+        value = panel.top * share
+        out.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value)}" y2="{y(value)}"/>')
+        text = escape(format_value(round(value, 2) if value > 10 else value, panel.unit, language).removesuffix(" tokens/s"))
+        out.append(f'<text class="tick" x="{LEFT - 6}" y="{y(value) + 4}" text-anchor="end">{text}</text>')
+    for i, line in enumerate(panel.lines):
+        out += _curve(line, i, chart.start, scale, y)
+    return out
+
+
+def _dash_key(i: int) -> str:
+    return ("━", "╍", "┅")[i % 3]
+
+
+def _curve(line: Line, i: int, start: float, scale: float, y: Callable[[float], float]) -> list[str]:
+    """The band between lowest and highest, and the line through the highest: peaks are what a reader looks for."""
+    runs: list[list[tuple[float, float, float]]] = [[]]
+    slot = None
+    for time, low, high in zip(line.times, line.low, line.high, strict=True):
+        if low is None or high is None:
+            runs.append([])
+            slot = None
+            continue
+        at = round(LEFT + (time - start) * scale, 1)
+        own = int((at - LEFT) * POINTS / (WIDTH - LEFT - RIGHT))
+        if own == slot and len(line.times) > POINTS:
+            before = runs[-1][-1]
+            runs[-1][-1] = (before[0], min(before[1], low), max(before[2], high))
+        else:
+            runs[-1].append((at, low, high))
+        slot = own
+    out = []
+    name = f"c{i % COLORS + 1} d{i % 3}"
+    for run in runs:
+        if not run:
+            continue
+        if any(low != high for _, low, high in run):
+            there = " ".join(f"{at:g},{y(high):g}" for at, _, high in run)
+            back = " ".join(f"{at:g},{y(low):g}" for at, low, _ in reversed(run))
+            out.append(f'<polygon class="band {name}" points="{there} {back}"/>')
+        if len(run) == 1:
+            out.append(f'<circle class="dot {name}" cx="{run[0][0]:g}" cy="{y(run[0][2]):g}" r="2"/>')
+        else:
+            out.append(f'<polyline class="line {name}" points="{" ".join(f"{at:g},{y(high):g}" for at, _, high in run)}"/>')
+    return out
+
+
+_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+
+
+def ticks(start: float, end: float, most: int = 9) -> list[tuple[float, str]]:
+    """Round times between `start` and `end`, with their labels: the clock, or the date where a day or more lies between two."""
+    step: float = next((s for s in _STEPS if (end - start) / s <= most), 86400)
+    if (end - start) / step > most:
+        step = 86400 * -(-(end - start) // (86400 * most))
+    first = -(-start // step) * step
+    result = []
+    for n in range(int((end - first) // step) + 1):
+        moment = datetime.fromtimestamp(first + n * step, timezone.utc)
+        result.append((first + n * step, moment.strftime("%m-%d" if step >= 86400 else "%H:%M" if step >= 60 else "%H:%M:%S")))
+    return result
+
+
+PARTS = ("weights_bytes", "activation_bytes", "non_torch_bytes", "graphs_bytes", "kv_bytes", "headroom_bytes", "outside_bytes")
+"""Parts of a GPU's memory in the order of the bar; what is left to the whole is unnamed."""
+
+
+def part_name(words: Words, part: str) -> str:
+    _ = words._
+    return {
+        "weights_bytes": _("weights"), "activation_bytes": _("activations"), "non_torch_bytes": _("outside PyTorch"),
+        "graphs_bytes": _("CUDA graphs"), "kv_bytes": _("KV cache"), "headroom_bytes": _("left of the budget"),
+        "outside_bytes": _("other processes"),
+    }[part]  # fmt: skip
+
+
+def memory_parts(memory: MemoryReport) -> list[tuple[str, int]]:
+    """The parts that are known."""
+    return [(part, value) for part in PARTS if (value := getattr(memory, part)) is not None]
+
+
+def memory_bar(memory: MemoryReport, words: Words) -> str:
+    """The memory of one GPU as a bar with the budget marked, or an empty text where fewer than two sizes are known."""
+    parts = [(p, v) for p, v in memory_parts(memory) if v > 0]
+    whole = max(memory.total_bytes or 0, sum(v for _, v in parts))
+    if whole <= 0 or len(parts) + (memory.total_bytes is not None) < 2:
+        return ""
+    label = words.listed(f"{part_name(words, p)} {words.value(v, 'bytes')}" for p, v in parts)
+    out = [f'<svg class="memory-bar" viewBox="0 0 1000 66" role="img" aria-label="{escape(clean(label))}">']
+    out.append('<rect class="part rest" x="0" y="22" width="1000" height="36"/>')
+    at = 0.0
+    for part, value in parts:
+        wide = value / whole * 1000
+        name = part.removesuffix("_bytes")
+        out.append(f'<rect class="part {name}" x="{at:.1f}" y="22" width="{wide:.1f}" height="36"/>')
+        text = part_name(words, part)
+        if wide > cells(text) * 9 + 14:
+            out.append(f'<text class="on-part" x="{at + 8:.1f}" y="45">{escape(text)}</text>')
+        at += wide
+    if memory.budget_bytes is not None and 0 < memory.budget_bytes <= whole:
+        x = memory.budget_bytes / whole * 1000
+        anchor, dx = ("end", -6) if x > 500 else ("start", 6)
+        text = words.colon(words._("budget of vLLM"), words.value(memory.budget_bytes, "bytes"))
+        out.append(f'<line class="budget" x1="{x:.1f}" x2="{x:.1f}" y1="4" y2="62"/>')
+        out.append(f'<text class="budget" x="{x + dx:.1f}" y="15" text-anchor="{anchor}">{escape(text)}</text>')
+    out.append("</svg>")
+    return "".join(out)

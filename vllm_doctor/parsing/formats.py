@@ -146,11 +146,11 @@ class Table:
             self._thorough = scan.all_at_once(self.literals)
         return self._thorough(data)
 
-    def read(self, ids: Iterable[int], line: Line, literal_at: int) -> list[tuple[Reader, Values]]:
+    def read(self, ids: Iterable[int], line: Line) -> list[tuple[Reader, Values]]:
         """Everything that the formats with these indices say about a line.
 
         The message is anchored: a format reads from its start, or from behind the class name of an exception. A line whose head
-        nobody knows is read from the literal on, at `literal_at` in the message.
+        nobody knows is read from the literal on, unless that is quoted.
         """
         results: list[tuple[Reader, Values]] = []
         quoting = line.message.startswith(_QUOTING)
@@ -163,8 +163,10 @@ class Table:
                 named = _EXCEPTION.match(line.message)
                 if named is not None:
                     values = reader.read(_from(line, named.end()))
-            if values is None and line.level is None and literal_at and line.message[literal_at - 1] not in "\"'`(":
-                values = reader.read(_from(line, literal_at))
+            if values is None and line.level is None:
+                at = next((at for text in reader.literals if (at := line.message.find(text)) > 0), 0)
+                if at and line.message[at - 1] not in "\"'`(" and not line.message[at - 1 : at + 1].isalnum():
+                    values = reader.read(_from(line, at))
             if values is not None:
                 results.append((reader, values))
         return results
@@ -224,9 +226,8 @@ def _read_sample(ready: Table, before: str, line: str) -> list[tuple[Reader, Val
     head = lines.head(text)
     hits = [(at - len(above), index) for at, index in ready.find(data) if at >= len(above)]
     ids = sorted({owner for _, index in hits for owner in ready.owners[index] if owner >= 0})
-    first = min((text.find(ready.literals[i].decode()) for _, i in hits), default=0)
     message = text[head.start :].split("\n")[0]
-    return ready.read(ids, Line(message, head.process, head.level, lambda: tracebacks.above(data, len(above))), max(first - head.start, 0))
+    return ready.read(ids, Line(message, head.process, head.level, lambda: tracebacks.above(data, len(above))))
 
 
 def _undeclared(own: Format, values: Values) -> list[str]:

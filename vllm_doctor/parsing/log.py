@@ -215,7 +215,7 @@ class _Fold:
             end = data.find(b"\n", offset)
             if end < 0:
                 end = len(data)
-            first, ids = offset, set()
+            ids: set[int] = set()
             while i < total and hits[i][0] < end:
                 offset, index = hits[i]
                 i += 1
@@ -230,7 +230,7 @@ class _Fold:
                         self.owned[found.raised_at] = found
                         bisect.insort(hits, (found.raised_at, -1), i)
                         total += 1
-            self._line(begin, end, ids, first)
+            self._line(begin, end, ids)
         return self._tally()
 
     def _without_access(self, hits: scan.Hits) -> scan.Hits:
@@ -246,7 +246,7 @@ class _Fold:
 
     # one line
 
-    def _line(self, begin: int, end: int, ids: set[int], first: int) -> None:
+    def _line(self, begin: int, end: int, ids: set[int]) -> None:
         data = self.data
         raw = data[begin : min(end, begin + MAX_LINE)]
         if b"\r" in raw:
@@ -255,20 +255,20 @@ class _Fold:
             for piece in raw.split(b"\r"):
                 own = {i for i in ids if i >= 0 and any(t.encode() in piece for t in self.table.readers[i].literals)}
                 if own or (begin in self.owned):
-                    self._message(begin, end, own | (ids & {reading.ERROR}), lines.text_of(piece), 0)
+                    self._message(begin, end, own | (ids & {reading.ERROR}), lines.text_of(piece))
             return
-        self._message(begin, end, ids, lines.text_of(raw), first - begin)
+        self._message(begin, end, ids, lines.text_of(raw))
 
-    def _message(self, begin: int, end: int, ids: set[int], text: str, literal_at: int) -> None:
+    def _message(self, begin: int, end: int, ids: set[int], text: str) -> None:
         head = lines.head(text)
         line = Line(text[head.start :], head.process, head.level, lambda: self._frames(begin))
         readers = sorted(i for i in ids if i >= 0)
-        found = self.table.read(readers, line, max(literal_at - head.start, 0)) if readers else []
+        found = self.table.read(readers, line) if readers else []
         if readers and not found:
             joined = self._joined(end)
             if joined:
                 whole = Line(line.message.rstrip() + joined, line.process, line.level, line.frames)
-                found = self.table.read(readers, whole, max(literal_at - head.start, 0))
+                found = self.table.read(readers, whole)
         error = self._error(begin, line, head) if reading.ERROR in ids else None
         if not found and error is None:
             return

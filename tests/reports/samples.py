@@ -35,6 +35,20 @@ STATS = (
 ACCESS = 'INFO:     127.0.0.1:33920 - "GET /metrics HTTP/1.1" 200 OK'
 
 
+COURSE: tuple[tuple[str, str, list[tuple[float, float, float]]], ...] = (
+    ("requests.running", "count", [(0, 0, 0), (0, 1, 2), (2, 2, 2), (0, 8, 24), *[(11 - n // 3,) * 3 for n in range(20)], (0, 3, 6), (0, 0, 0)]),
+    ("requests.waiting", "count", [(0, 0, 0)] * 3 + [(0, 4.5, 9), *[(13 + n // 3,) * 3 for n in range(20)], (0, 4, 9), (0, 0, 0)]),
+    (
+        "kv_cache.usage",
+        "ratio",
+        [(0, 0, 0), (0, 0.02, 0.04), (0.04, 0.04, 0.05), (0.1, 0.6, 0.97), *[(0.85, 0.93, 0.969)] * 20, (0, 0.4, 0.9), (0, 0, 0)],
+    ),
+    ("throughput.prompt", "tokens/s", [(0, 0, 0), (40.4,) * 3, (76.8,) * 3, (0, 90, 148.2), *[(0, 0, 0)] * 20, (0, 0, 0), (0, 0, 0)]),
+    ("throughput.generation", "tokens/s", [(0, 0, 0), (37.6,) * 3, (68.5,) * 3, (68.5, 260, 502), *[(41,) * 3] * 20, (31.5,) * 3, (0, 0, 0)]),
+)
+"""Lowest, mean and highest, each eight seconds."""
+
+
 def kv_exhaustion(language: str = "en") -> Report:
     """Long generations filled a KV pool that an override made small; the server was stopped in order."""
     zh = language == "zh"
@@ -285,10 +299,11 @@ def kv_exhaustion(language: str = "en") -> Report:
                 "- --num-gpu-blocks-override 160",
             ),
         ),
-        series=(
+        series=tuple(
             SeriesReport(
-                "run-1", 0, "requests.waiting", "count", 16, [("2026-11-30T13:48:48", 0.0, 4.5, 9.0), ("2026-11-30T13:49:04", 9.0, 12.0, 13.0)]
-            ),
+                "run-1", 0, signal, unit, 8, [(f"2026-11-30T13:{48 + n * 8 // 60}:{n * 8 % 60:02d}", *point) for n, point in enumerate(points, 2)]
+            )
+            for signal, unit, points in COURSE
         ),
         issues=(
             IssueReport(
@@ -334,7 +349,7 @@ def healthy(language: str = "en") -> Report:
         ),
         language=language,
         sources=(
-            SourceReport("server.log", ("server_log", "launch_settings"), 4_310_551, 41_203),
+            SourceReport("server.log", ("server_log", "launch"), 4_310_551, 41_203),
             SourceReport("metrics-1.txt", ("metrics",), 50123, 561),
         ),
         runs=(

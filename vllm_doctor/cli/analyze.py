@@ -11,7 +11,7 @@ import click
 
 from ..language import LANGUAGES
 from ..reports import RENDERERS, Style
-from .common import Misuse, NoInput, Session, colored, emit, issue_lines, language_of, load_rules, width, write_file
+from .common import Misuse, NoInput, Session, colored, emit, issue_lines, language_of, links, load_rules, width, write_file
 
 if TYPE_CHECKING:
     from ..model.report import Report
@@ -107,7 +107,12 @@ def command(
     if progress:
         progress("", 0, 0)
     to_terminal = output is None
-    style = Style(width() if to_terminal else 100, to_terminal and colored(sys.stdout), 1 if verbose else -1 if quiet else 0)
+    style = Style(
+        width() if to_terminal else 100,
+        to_terminal and colored(sys.stdout),
+        1 if verbose else -1 if quiet else 0,
+        links(sys.stdout) if to_terminal else None,
+    )
     text = RENDERERS[output_format](report, style)
     if output is None:
         emit(text)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ..model.observations import Issue
     from ..ruleset.errors import RulesInvalid
@@ -67,7 +67,9 @@ def emit(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter's own flush at exit must not fail again
 
 
-_TYPOGRAPHY = str.maketrans({"→": "->", "…": "...", "·": "-", "●": "*", "—": "-", "–": "-", "×": "x", "“": '"', "”": '"'})
+_TYPOGRAPHY = str.maketrans("▁▂▃▄▅▆▇█", "_.:-=+*#") | str.maketrans(
+    {"→": "->", "…": "...", "·": "-", "●": "*", "—": "-", "–": "-", "×": "x", "“": '"', "”": '"'}
+)
 
 
 def _encodable(text: str, stream: TextIO) -> str:
@@ -111,6 +113,29 @@ def write_file(path: str, text: str) -> None:
 def colored(stream: TextIO) -> bool:
     """May the output carry colours? Not for pipes and files, not against NO_COLOR, not on terminals that have none."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def links(stream: TextIO) -> Callable[[str], str | None] | None:
+    """From the name of a local file to its URI, for terminals that are known to show hyperlinks (OSC 8); others might print the codes."""
+    env = os.environ
+    vte = env.get("VTE_VERSION", "")
+    known = (
+        env.get("TERM_PROGRAM") in ("iTerm.app", "WezTerm", "vscode", "ghostty", "Hyper", "Tabby")
+        or env.get("TERM") in ("xterm-kitty", "xterm-ghostty", "alacritty", "foot")
+        or any(env.get(name) for name in ("WT_SESSION", "KONSOLE_VERSION", "DOMTERM"))
+        or (vte.isdigit() and int(vte) >= 5000)
+    )
+    if not known or not colored(stream) or env.get("SSH_CONNECTION"):  # over SSH a file: link would open on the wrong machine
+        return None
+
+    def link(name: str) -> str | None:
+        path = Path(name)
+        try:
+            return path.resolve().as_uri() if path.is_file() else None
+        except (OSError, ValueError):
+            return None
+
+    return link
 
 
 def width() -> int:

@@ -9,18 +9,24 @@ if TYPE_CHECKING:
     from ..model.report import Report
 
 
+Links = Callable[[str], "str | None"]
+"""From a source's name to the URI that opens it on this machine, None where there is nothing to open."""
+
+
 class Style(NamedTuple):
-    """What an output may need to know about its reader. `width` is in terminal cells; `detail` is -1 (short), 0 or 1 (everything)."""
+    """What an output may need to know about its reader. `width` is in terminal cells; `detail` is -1 (short), 0 or 1 (everything);
+    `links` is given where the terminal can show hyperlinks."""
 
     width: int = 100
     color: bool = False
     detail: int = 0
+    links: Links | None = None
 
 
 def _text(report: Report, style: Style) -> str:
     from .text import render
 
-    return render(report, width=style.width, color=style.color, detail=style.detail)
+    return render(report, width=style.width, color=style.color, detail=style.detail, links=style.links)
 
 
 def _json(report: Report, style: Style) -> str:

@@ -95,6 +95,11 @@ def seconds(iso: str | None) -> float | None:
     return moment.timestamp() + float(found[7] or 0)
 
 
+def iso(time: float) -> str:
+    """Seconds since 1970 as an ISO time without zone."""
+    return datetime.fromtimestamp(time, timezone.utc).replace(tzinfo=None).isoformat(timespec="seconds")
+
+
 def chart(telling: Telling) -> Chart | None:
     """The timeline, or None where no series has two points: a picture of less says nothing that the list of events does not."""
     report = telling.report
@@ -163,7 +168,7 @@ def _line(telling: Telling, parts: Iterable[SeriesReport], limit: int, engine: i
     line = Line(clean(label), [], [], [], [])
     previous: float | None = None
     kept = _thinned(rows, limit)
-    usual = _usual_distance(kept)
+    usual = usual_distance([row[0] for row in kept if row])
     for row in kept:
         if previous is not None and (row is None or row[0] - previous > GAP * usual):
             line.times.append(round(previous + 0.001, 3))
@@ -177,8 +182,9 @@ def _line(telling: Telling, parts: Iterable[SeriesReport], limit: int, engine: i
     return line
 
 
-def _usual_distance(rows: Sequence[Row | None]) -> float:
-    steps = sorted(b[0] - a[0] for a, b in pairwise(rows) if a and b and b[0] > a[0])
+def usual_distance(times: Sequence[float]) -> float:
+    """The upper quartile of the distances between neighbours, infinite for fewer than two."""
+    steps = sorted(b - a for a, b in pairwise(times) if b > a)
     return steps[len(steps) * 3 // 4] if steps else math.inf
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..model.report import EvidenceReport, Finding, Line, MemoryReport, Report
 from . import picture
 from .changes import change_lines, launch_rows, typed
-from .chart import chart
+from .chart import chart, iso
 from .plain import clean, code_pieces, moment, quote, source_name, span
 from .telling import Telling, ranked
 
@@ -162,7 +162,7 @@ class _View:
     # -- the timeline
 
     def span_text(self) -> str:
-        return "" if self.chart is None else span(_iso(self.chart.start), _iso(self.chart.end))
+        return "" if self.chart is None else span(iso(self.chart.start), iso(self.chart.end))
 
     def phase_names(self) -> list[tuple[str, str]]:
         return list(dict.fromkeys((p.label, p.kind) for p in self.chart.phases)) if self.chart else []
@@ -184,7 +184,7 @@ class _View:
                 low = min(v for v in line.low if v is not None)
                 name = line.label if line.label == panel.title else self.t.colon(panel.title, line.label)
                 show = [self.t.value(v, panel.unit) for v in (low, sum(means) / len(means), high)]
-                rows.append((name, *show, moment(_iso(at), self.t.day)))
+                rows.append((name, *show, moment(iso(at), self.t.day)))
         return rows
 
     def events(self) -> list[tuple[int | None, bool, Any]]:
@@ -277,9 +277,3 @@ def _is_link(text: str) -> bool:
 def _command_in(text: str) -> str:
     """The first thing in backticks: what to run."""
     return next((piece for piece, code in code_pieces(text) if code), "")
-
-
-def _iso(time: float) -> str:
-    from datetime import datetime, timezone
-
-    return datetime.fromtimestamp(time, timezone.utc).replace(tzinfo=None).isoformat(timespec="seconds")

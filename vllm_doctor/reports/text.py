@@ -6,27 +6,34 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..model.report import EvidenceReport, Finding, Line, NotRemedy, RemedyReport, Report
+from . import Links
 from .changes import launch_rows
+from .chart import iso
 from .page import Page
 from .plain import cells, moment, quote, source_name, span
+from .spark import FEWEST, peak, span_of, spark
 from .telling import Telling, ranked
 
 _URGENT = ("critical", "high", "medium")
 _SEVERITY_STYLE = {"critical": "bold red", "high": "bold red", "medium": "bold yellow", "low": "cyan", "info": "cyan"}
+_COURSE = {"requests.running": "cyan", "requests.waiting": "yellow", "kv_cache.usage": "magenta"}
+"""Series that are drawn, with their colours."""
 _LISTED = 6
 """Entries of a secondary list that are shown unless everything is asked for."""
 
 
-def render(report: Report, *, width: int = 100, color: bool = False, detail: int = 0) -> str:
+def render(report: Report, *, width: int = 100, color: bool = False, detail: int = 0, links: Links | None = None) -> str:
     """The report as text of at most `width` cells per line (only commands to copy and unbroken names may be longer).
 
-    `color` adds ANSI colours. `detail` is -1 for the answer and what to do, 0, or 1 for every line of evidence with its neighbours.
+    `color` adds ANSI colours; with it, `links` gives the URI that a source's name opens, or None. `detail` is -1 for the answer and what
+    to do, 0, or 1 for every line of evidence with its neighbours.
     """
     page = Page(width)
-    view = _View(page, report, detail)
+    view = _View(page, report, detail, links)
     view.header()
     view.answer()
     if detail >= 0:
+        view.course()
         view.memory()
         view.further()
         view.ruled_out()
@@ -43,8 +50,9 @@ def render(report: Report, *, width: int = 100, color: bool = False, detail: int
 class _View(Telling):
     """One rendering: the page, and how much of the report goes on it."""
 
-    def __init__(self, page: Page, report: Report, detail: int) -> None:
+    def __init__(self, page: Page, report: Report, detail: int, links: Links | None) -> None:
         super().__init__(report)
+        self.links = links
         self.page, self.detail = page, detail
         self.explained: set[str] = set()
 
@@ -118,10 +126,14 @@ class _View(Telling):
             else:
                 self.quoted(ref, 6, focus)
 
+    def place_style(self, ref: Line) -> str:
+        target = self.links(ref.source) if self.links else None
+        return f"cyan link {target}" if target else "cyan"
+
     def context(self, ref: Line, indent: int, focus: Iterable[str]) -> None:
         """A line between its neighbours."""
         room = self.page.width - indent - 4
-        self.page.raw(f"{source_name(ref.source, room - 9)}:{ref.line}", indent, "cyan")
+        self.page.raw(f"{source_name(ref.source, room - 9)}:{ref.line}", indent, self.place_style(ref))
         for text in ref.before:
             self.page.raw(quote(text, room), indent + 4, "dim")
         self.page.raw("> " + quote(ref.text, room, focus), indent + 2)
@@ -134,9 +146,9 @@ class _View(Telling):
         room = self.page.width - indent - cells(place) - 2
         beside = quote(ref.text, room, focus)
         if room >= 20 and beside == quote(ref.text, 100_000):
-            self.page.lines.append([(" " * indent, ""), (place, "cyan"), ("  " + beside, "")])
+            self.page.lines.append([(" " * indent, ""), (place, self.place_style(ref)), ("  " + beside, "")])
             return
-        self.page.raw(place, indent, "cyan")
+        self.page.raw(place, indent, self.place_style(ref))
         self.page.raw(quote(ref.text, self.page.width - indent - 2, focus), indent + 2)
 
     def what_to_do(self, found: Finding) -> None:
@@ -180,6 +192,35 @@ class _View(Telling):
         rows = launch_rows(command.after)
         for i, row in enumerate(rows):
             self.page.raw(row + (" \\" if i < len(rows) - 1 else ""), 5 if i == 0 else 7, "green")
+
+    def course(self) -> None:
+        """Running, waiting and KV usage over time, in one row each. The scale stands beside each row."""
+        _, page, run = self._, self.page, self.run
+        engine = self.lead.engine if self.lead and self.lead.engine is not None else None
+        own = [s for s in self.report.series if run and s.run == run.id and engine in (None, s.engine) and len(s.points) >= FEWEST]
+        chosen = [next((s for s in own if s.signal == signal), None) for signal in _COURSE]
+        rows = [(s, top) for s in chosen if s is not None and (top := peak(s)) is not None]
+        across = span_of(s for s, _top in rows)
+        if across is None:
+            return
+        label = max(cells(self.signal(s.signal)) for s, _top in rows) + 2
+        scales = [self.scale(s.unit, top) for s, top in rows]
+        room = min(max(self.page.width - 4 - label - max(map(cells, scales)), 8), 60)
+        when = span(iso(across[0]), iso(across[1]), self.day)
+        page.heading(_("OVER TIME"), _("{span}; each step shows its highest value").format(span=when))
+        for (series, top), scale in zip(rows, scales, strict=True):
+            name = self.signal(series.signal)
+            bars = spark(series, *across, 1.0 if series.unit == "ratio" else top, room)
+            row = [("  ", ""), (name + " " * (label - cells(name)), ""), (bars, _COURSE[series.signal]), ("  " + scale, "dim")]
+            page.lines.append(row)
+
+    def scale(self, unit: str, top: float) -> str:
+        """From the lowest bar to the highest; a share is always drawn on 0 to 100 %."""
+        if unit == "ratio" and self.page.width < 60:
+            return "0 – 100 %"
+        if unit == "ratio":
+            return self._("0 – 100 %, highest {value}").format(value=self.value(top, unit))
+        return f"0 – {self.value(top, unit)}"
 
     def memory(self) -> None:
         """What the memory went to and how many requests fit, once for GPUs that read the same."""

@@ -18,6 +18,9 @@ from .gpu_csv import MIB, MONTHS, READINGS_KEPT, mebibytes
 
 __all__ = ["MIB", "is_vllm_process", "mebibytes", "parse"]
 
+LINE_CHARACTERS = 2000
+"""No GPU tool prints a longer line."""
+
 _FAILURES = (
     ("couldn't communicate with the NVIDIA driver", "gpu.driver_unreachable", "nvidia-smi cannot reach the driver: its kernel module is not loaded"),
     ("Driver/library version mismatch", "gpu.driver_mismatch", "the NVIDIA libraries are newer than the loaded driver: reboot or reload the module"),
@@ -68,7 +71,7 @@ def parse(text: str, source: str, first_line: int) -> tuple[tuple[Gpu, ...], lis
     `time` is the dump's own date, read as if it were UTC. A device index of -1 stands for processes whose device is not stated.
     Of many readings of one device the first and last are kept.
     """
-    lines = [_Line(first_line + i, line.rstrip("\r")) for i, line in enumerate(text.split("\n"))]
+    lines = [_Line(first_line + i, line.rstrip("\r")[:LINE_CHARACTERS]) for i, line in enumerate(text.split("\n"))]
     issues = _failures(lines, source)
     gpus: list[Gpu] = []
     for dump in _dumps(lines):

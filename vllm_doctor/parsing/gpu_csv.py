@@ -22,7 +22,7 @@ _KNOWN = {"index", "name", "gpu_name", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bu
           "pstate", "count", "serial"}  # fmt: skip
 _FIELD = re.compile(r"[a-z][a-z0-9_.]*(?: \[[^\]]*\])?")
 _COMMAND = re.compile(r"--query-(gpu|compute-apps)=([\w.,]+)")
-_DATA = re.compile(r"[^,]+(?:, ?[^,]*)*, ?\d+(?:\.\d+)? (?:MiB|%|W)\b")
+_DATA = re.compile(r", ?\d+(?:\.\d+)? (?:MiB|%|W)(?:,|$)")
 
 
 class _Table(NamedTuple):
@@ -58,7 +58,7 @@ def parse(lines: Numbered, source: str, gpus: list[Gpu]) -> tuple[list[Gpu], lis
             listed = listed or header.apps
             continue
         if table is None:
-            if _DATA.match(text) and "|" not in text:
+            if _DATA.search(text) and "|" not in text:
                 message = "CSV without a header: which column is which? Add the header, or the command"
                 issues.append(Issue("gpu.csv_noheader", message, {}, Ref(source, number, text[:400])))
                 table = _Table((), False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from ..model.observations import Launch, Ref, Scalar
 from ..ruleset.schema import Flag
@@ -17,7 +18,10 @@ from .launch_python import python_calls
 from .launch_yaml import lists
 
 COMMAND_LINES = 200
-"""Most lines that one command may span; more is no command."""
+LINE_CHARACTERS = 20_000
+LAUNCHES = 50
+TRIES = 300
+"""Bounds on hostile text: lines of one command, characters of a line that is looked at, launches found, and lines tried as one."""
 
 _PATH = r"(?<![\w./~-])(?:[\w./~-]*/)?"
 _HEAD = re.compile(
@@ -45,21 +49,22 @@ def find(text: str, source: str, first_line: int, flags: Sequence[Flag] = ()) ->
     `flags` is the table of `rules/knowledge/flags.yaml`: it knows which short and old spellings stand for which option, and which
     options are switches. Values are numbers and booleans where they plainly are, else texts.
     """
-    lines = [_DASH.sub("--", line.translate(_QUOTES)) for line in text.replace("\r\n", "\n").split("\n")]
+    lines = [_cleaned(line) for line in text.replace("\r\n", "\n").split("\n")]
     options = Options.of(flags)
     exported = _exports(lines)
     found: list[tuple[int, Launch]] = []
     taken: set[int] = set()
-    for start, words, end in lists(lines):
+    for start, words, end in islice(lists(lines), LAUNCHES):
         launch = _from_words(words, options, exported, Ref(source, first_line + start, lines[start].strip()[:400]))
         if launch is not None:
             found.append((start, launch))
             taken.update(range(start, end))
-    index = 0
-    while index < len(lines):
+    index = tries = 0
+    while index < len(lines) and len(found) < LAUNCHES and tries < TRIES:
         if index in taken or not ("vllm" in lines[index] or _CONTAINER.search(lines[index])):
             index += 1
             continue
+        tries += 1
         command, end = _logical(lines, index)
         launch = _shell(command, options, exported, Ref(source, first_line + index, lines[index].strip()[:400]))
         if launch is not None:
@@ -73,6 +78,13 @@ def find(text: str, source: str, first_line: int, flags: Sequence[Flag] = ()) ->
             found.append((start, Launch(call, settings, mask_environment(exported), model, ref)))
             taken.update(range(start, end))
     return [launch for _, launch in sorted(found, key=lambda item: item[0])]
+
+
+def _cleaned(line: str) -> str:
+    """Without what word processors do to quotes and dashes. A line that no one can have typed counts as empty."""
+    if len(line) > LINE_CHARACTERS:
+        return ""
+    return line if line.isascii() else _DASH.sub("--", line.translate(_QUOTES))
 
 
 def _logical(lines: list[str], index: int) -> tuple[str, int]:

@@ -15,6 +15,7 @@ LIST_LINES = 200
 def lists(lines: list[str]) -> Iterator[tuple[int, list[str], int]]:
     """(first line, words, line behind) of each list that vLLM may be started with. A command and its args make one list."""
     pending: tuple[int, list[str], int] | None = None
+    kinds: set[str] = set()
     vllm_image = False
     index = 0
     while index < len(lines):
@@ -26,14 +27,16 @@ def lists(lines: list[str]) -> Iterator[tuple[int, list[str], int]]:
         if not key or not words:
             index += 1
             continue
-        if pending and key[2] == "args" and index - pending[2] < 12:
+        near = pending is not None and index - pending[2] < 12 and key[2] not in kinds
+        if pending and near and key[2] == "args":
             pending = (pending[0], pending[1] + words, end)
-        elif pending and key[2] == "command" and index - pending[2] < 12:
+        elif pending and near and key[2] == "command":
             pending = (pending[0], words + pending[1], end)
         else:
             if pending and _is_vllm(pending[1], vllm_image):
                 yield pending
-            pending = (index, words, end)
+            pending, kinds = (index, words, end), set()
+        kinds.add(key[2])
         index = end
     if pending and _is_vllm(pending[1], vllm_image):
         yield pending

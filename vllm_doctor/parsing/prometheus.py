@@ -25,6 +25,8 @@ __all__ = ["delta_counter", "delta_histogram", "parse", "quantile", "scrape_time
 
 REF_CHARACTERS = 400
 """A quoted line is cut here: the settings of one cache fill a kilobyte."""
+LINE_CHARACTERS = 50_000
+"""A longer line is no sample: the longest real one, a cache's settings, has some 2000."""
 NOT_A_REQUEST = frozenset({"/metrics", "/health", "/load", "/ping", "/version"})
 """Routes of monitors. vLLM leaves them out itself; other builds of the instrumentation do not."""
 
@@ -83,13 +85,13 @@ def parse(
         matched = _NAME.match(line)
         name = matched[0] if matched else ""
         cut = index == len(lines) - 1 and _looks_cut(line)
-        metric = wanted.get(name)
+        metric = wanted.get(name) if len(line) <= LINE_CHARACTERS else None
         if metric is not None:
             if cut:
                 broken[metric.name] = _issue("metrics.truncated", "the scrape ends in the middle of {family}", source, first_line + index, line, name)
             else:
                 grouped.setdefault(metric.name, []).append((index, line))
-        elif not _SAMPLE.match(line):
+        elif len(line) > LINE_CHARACTERS or not _SAMPLE.match(line):
             if cut and matched:
                 issues.append(_issue("metrics.truncated", "the scrape ends in the middle of {family}", source, first_line + index, line, name))
             elif not _CHATTER.match(line):

@@ -97,6 +97,7 @@ startup.loading | count | loading weights begins
 startup.capturing | count | capturing CUDA graphs begins
 startup.complete | count | the server accepts requests
 startup.failed | count | a line that says the start failed without saying why
+startup.options_rejected | count | the command line parser refuses the options
 startup.no_kv_memory | count | the budget left nothing for KV blocks
 startup.kv_below_max_len | count | one request of max_model_len does not fit in the KV pool
 startup.free_below_budget | count | free memory at start is less than the budget
@@ -108,6 +109,9 @@ engine.fatal_error | count | the engine core reports an exception of its own
 engine.died | count | a monitor saw the engine process gone
 engine.dead_error | count | a request met a dead engine: secondary, never a cause
 worker.died | count | a monitor saw a worker process gone
+worker.silent | count | a process has waited a minute for the message queue of another (normal while compiling)
+engine.timeout | count | a call to the engine or a worker was not answered in time
+comm.failed | count | NCCL or the process group reports an error or a timeout
 exception | count | the last line of a traceback
 scheduler.dump | count | what the engine was executing when it failed
 scheduler.preempted | count | V0: a preemption warning (only the 1st, 51st, 101st ...)
@@ -120,6 +124,7 @@ request.aborted | count | request logging: a client went away or gave up
 request.queue_full | count | rejected by a queue limit
 client.disconnected | count | a proxy says that its client closed the connection
 process.killed | count | a shell or supervisor reports a killed process
+process.crashed | count | a segmentation fault, bus error or abort, as the process or its shell reports it
 kernel.segfault | count | the kernel reports a segmentation fault
 kernel.oom_kill | count | the kernel's out-of-memory killer
 """
@@ -170,6 +175,7 @@ shutdown.requested.by | text | api_server, engine, supervisor
 shutdown.requested.signal | text | SIGTERM, SIGINT
 shutdown.requested.mode | text | abort or drain
 shutdown.requested.timeout | s | time that in-flight requests get
+startup.options_rejected.message | text | what is wrong with the options
 process.killed.exit_code | count | 137 is SIGKILL
 process.killed.reason | text | such as OOMKilled
 kernel.segfault.process | text | process name, cut to 15 characters

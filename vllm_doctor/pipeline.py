@@ -18,14 +18,14 @@ from .diagnosis.rank import ranked, verdict
 from .model.case import Case, SourceSummary
 from .model.judgement import Judgement
 from .model.observations import Clock, Gpu, Issue, Launch, Scrape, SocketQueue, StreamTally
-from .model.report import Report
+from .model.report import MemoryReport, Report
 from .model.timebound import TimeBound
-from .narrate import Narrator, assemble_report
+from .narrate import Narrator, assemble_report, line
 from .redact import redact as redacted
 from .remedies.advise import advise
 from .ruleset.conditions import comparisons, parse, signals_in
 from .ruleset.load import load
-from .ruleset.schema import RuleSet
+from .ruleset.schema import Model, RuleSet
 from .signals.evaluate import Evaluator
 
 if TYPE_CHECKING:
@@ -66,25 +66,42 @@ def analyze(
     until: TimeBound | None = None,
     redact: bool = True,
     progress: Progress | None = None,
+    model: Model | None = None,
 ) -> Report:
-    """The report on everything in `sources`. Broken input becomes issues of the report; only faulty rules raise (RulesInvalid)."""
+    """The report on everything in `sources`. Broken input becomes issues of the report; only faulty rules raise (RulesInvalid).
+
+    `model` is the model's shape where it is known from its config.json (`capacity.config_json`)."""
     rules = load(rules_dir)
     case = read_case(sources, rules, extra_issues, progress)
     if since is not None or until is not None:
         case = within(case, since, until)
-    report = diagnose(case, rules, language)
+    report = diagnose(case, rules, language, model)
     return redacted(report) if redact else report
 
 
-def diagnose(case: Case, rules: RuleSet, language: str = "en") -> Report:
-    """Case to report, before redaction."""
+def diagnose(case: Case, rules: RuleSet, language: str = "en", model: Model | None = None) -> Report:
+    """Case to report, before redaction. `model` is the shape from a config.json; without it the model's name is looked up."""
     evaluator = Evaluator(case, rules.flags)
     judgements = judge(case, rules, evaluator)
     findings = ranked(judgements, rules)
     answer, missing = verdict(case, findings, evaluator)
     narrator = Narrator(case, rules, language)
     told = [(j, advise(case, j, rules, evaluator), _not_remedies(j, case, rules, evaluator, narrator)) for j in findings]
-    return assemble_report(case, rules, language, answer, missing, told, [j for j in judgements if not j.status])
+    report = assemble_report(case, rules, language, answer, missing, told, [j for j in judgements if not j.status])
+    return structs.replace(report, memory=_memory(case, model))
+
+
+def _memory(case: Case, model: Model | None) -> tuple[MemoryReport, ...]:
+    """The memory account of every run whose lines say something of memory; the model's shape is only looked up for those."""
+    runs = [r for r in case.runs if any(f.name.startswith(("memory.", "kv_cache.")) for f in r.facts)]
+    if not runs:
+        return ()
+    from .capacity.ledger import ledger
+    from .capacity.told import memory_reports
+    from .ruleset.load import load_knowledge
+
+    found = [ledger(r, case, load_knowledge(), model) for r in runs]
+    return tuple(m for one in found if one is not None for m in memory_reports(one, line))
 
 
 def _not_remedies(finding: Judgement, case: Case, rules: RuleSet, evaluator: Evaluator, narrator: Narrator) -> list[tuple[str, str]]:
@@ -164,13 +181,16 @@ def _read_other(segment: Segment, source: Source, gathered: Gathered) -> None:
     """A segment that is no log: a scrape, a GPU dump, a launch command."""
     if segment.kind == "metrics":
         from .parsing.prometheus import parse as parse_metrics
-        from .parsing.prometheus import scrape_time
+        from .parsing.prometheus import scrape_time, split
 
-        time = scrape_time(source.name, segment.data)
-        scrape, issues = parse_metrics(segment.data, segment.source, segment.first_line, gathered.rules.metrics, len(gathered.scrapes), time)
-        gathered.issues += issues
-        if scrape is not None:
-            gathered.scrapes.append(scrape)
+        pieces = split(segment.data, segment.first_line)
+        name = source.name if len(pieces) == 1 else ""  # the time in a file's name is not that of every scrape in it
+        for line, data in pieces:
+            time = scrape_time(name, data)
+            scrape, issues = parse_metrics(data, segment.source, line, gathered.rules.metrics, len(gathered.scrapes), time)
+            gathered.issues += issues
+            if scrape is not None:
+                gathered.scrapes.append(scrape)
     elif segment.kind == "gpu":
         from .parsing.gpu import parse as parse_gpu
 
@@ -184,7 +204,7 @@ def _read_other(segment: Segment, source: Source, gathered: Gathered) -> None:
     else:
         from .parsing.launch import find
 
-        gathered.launches += find(segment.data.decode("utf-8", "replace"), segment.source, segment.first_line)
+        gathered.launches += find(segment.data.decode("utf-8", "replace"), segment.source, segment.first_line, gathered.rules.flags)
 
 
 def _read_logs(source: Source, found: list[Segment], hint: float | None, gathered: Gathered) -> tuple[tuple[str, ...], int]:

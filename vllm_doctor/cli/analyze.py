@@ -11,7 +11,7 @@ import click
 
 from ..language import LANGUAGES
 from ..reports import RENDERERS, Style
-from .common import Misuse, NoInput, Session, colored, emit, issue_lines, language_of, links, load_rules, width, write_file
+from .common import Misuse, NoInput, Session, colored, emit, issue_lines, language_of, links, load_rules, read_model_config, width, write_file
 
 if TYPE_CHECKING:
     from ..model.report import Report
@@ -91,9 +91,9 @@ def command(
     from ..sources import read
 
     progress = _progress(quiet)
-    named = (*inputs, model_config) if model_config else inputs
-    stdin = sys.stdin.buffer if "-" in named else None
-    sources, issues = read(named, stdin, scrapes=scrapes, interval=interval, progress=progress)
+    shape = read_model_config(model_config) if model_config else None
+    stdin = sys.stdin.buffer if "-" in inputs else None
+    sources, issues = read(inputs, stdin, scrapes=scrapes, interval=interval, progress=progress)
     if progress:
         progress("", 0, 0)
     if not sources:
@@ -102,8 +102,9 @@ def command(
     from ..pipeline import analyze
 
     report = analyze(
-        sources, extra_issues=issues, language=language, rules_dir=rules_dir, since=since, until=until, redact=not no_redact, progress=progress
-    )
+        sources, extra_issues=issues, language=language, rules_dir=rules_dir, since=since, until=until, redact=not no_redact, progress=progress,
+        model=shape,
+    )  # fmt: skip
     if progress:
         progress("", 0, 0)
     to_terminal = output is None

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
     from ..model.observations import Issue
     from ..ruleset.errors import RulesInvalid
-    from ..ruleset.schema import RuleSet
+    from ..ruleset.schema import Model, RuleSet
 
 WIDEST = 120
 """Wider lines are hard to read; a wide terminal does not change that."""
+LARGEST_CONFIG = 4 * 2**20
+"""Bytes. A config.json has a few kilobytes; one with per-layer quantisation a few hundred."""
 
 
 @dataclass
@@ -159,6 +161,21 @@ def issue_lines(issues: Iterable[Issue], language: str) -> list[str]:
         place = f"{issue.ref.source}:{issue.ref.line}: " if issue.ref else ""
         lines.append(clean(f"{place}{text} ({issue.code})"))
     return lines
+
+
+def read_model_config(path: str) -> Model:
+    """The model's shape from a config.json. Raises Misuse where it cannot be read or is none."""
+    from ..capacity.config_json import ConfigInvalid, model_from_config
+
+    file = Path(path)
+    try:
+        if file.stat().st_size > LARGEST_CONFIG:
+            raise Misuse(f"{path} is too large for a config.json")
+        return model_from_config(file.read_text(encoding="utf-8"), file.absolute().parent.name or file.name)
+    except ConfigInvalid as error:
+        raise Misuse(f"{path}: {error}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misuse(f"cannot read {path}: {error}") from None
 
 
 def load_rules(rules_dir: str | None) -> RuleSet:

@@ -69,6 +69,11 @@ class RequestsThatFit(Struct, frozen=True):
 
 
 class MemoryReport(Struct, frozen=True):
+    """One GPU's account. The parts sum to the total: total = outside + weights + activation + non-torch + graphs + KV + headroom, an unknown
+    one counting as 0 and lying in the headroom. `origins` says of each figure whether a line prints it, or it is derived from such; where
+    `activation` holds non-torch memory as well, `non_torch` is null. `predicted` is what the memory model gives for the same set-up with
+    nothing measured."""
+
     run: str
     gpu: int | None = None
     total_bytes: int | None = None
@@ -85,6 +90,8 @@ class MemoryReport(Struct, frozen=True):
     max_concurrency: float | None = None
     requests_that_fit: dict[str, RequestsThatFit] = field(default_factory=dict)
     refs: dict[str, Line] = field(default_factory=dict)
+    origins: dict[str, Literal["printed", "derived", "default"]] = field(default_factory=dict)
+    predicted: dict[str, int] = field(default_factory=dict)
 
 
 class EvidenceReport(Struct, frozen=True):

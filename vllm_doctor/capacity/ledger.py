@@ -1,0 +1,278 @@
+"""The ledger: where one GPU's memory went, from the server's own lines. What a line states is taken over; what follows from stated
+figures is derived; what neither gives stays unknown, and only the room that is left takes up the difference.
+
+    total = outside + weights + activation + non-torch + graphs + KV + headroom
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from msgspec import Struct, field
+
+from ..model.case import Case, Run
+from ..model.observations import Fact, Ref
+from ..model.report import Basis
+from ..ruleset.schema import Knowledge, Model
+from .defaults import limits_of
+from .generations import generation_of
+from .observed import Lengths, lengths, option, ratio, setup_of, total_bytes, whole
+from .setup import Budget, Setup
+from .size import requests_that_fit, size
+
+Origin = Literal["printed", "derived", "default"]
+PARTS = ("outside", "weights", "activation", "non_torch", "graphs", "kv", "headroom")
+
+
+class Entry(Struct, frozen=True):
+    """One figure of the account, in bytes, with the line that states it or the lines that it follows from."""
+
+    bytes: int
+    origin: Origin
+    refs: tuple[Ref, ...] = ()
+
+
+class Account(Struct, frozen=True):
+    """One GPU. `entries` holds the parts that are known (names in PARTS, and `total`, `budget`); where the total is known they sum to
+    it. `lumped` names parts that the lines give only together with `activation`. `process` is the worker's tag."""
+
+    process: str | None
+    gpu: int | None
+    entries: dict[str, Entry]
+    lumped: tuple[str, ...] = ()
+    utilization: float | None = None
+
+    def get(self, name: str) -> int | None:
+        entry = self.entries.get(name)
+        return entry.bytes if entry else None
+
+
+class Fit(Struct, frozen=True):
+    """How many requests of a length the KV cache holds at once."""
+
+    tokens_per_request: float
+    requests: float
+    basis: Basis
+
+
+class Ledger(Struct, frozen=True):
+    """The accounts of a run, the tightest first, and what its KV cache holds. `predicted` is the model's answer for the same set-up with
+    nothing measured, to be compared; None where the model's shape is not known."""
+
+    run: str
+    accounts: tuple[Account, ...]
+    kv_tokens: int | None = None
+    kv_bytes_per_token: float | None = None
+    max_concurrency: float | None = None
+    max_model_len: int | None = None
+    refs: dict[str, Ref] = field(default_factory=dict)
+    fits: dict[str, Fit] = field(default_factory=dict)
+    observed: Lengths | None = None
+    setup: Setup | None = None
+    predicted: Budget | None = None
+
+    @property
+    def tightest(self) -> Account:
+        return self.accounts[0]
+
+    def differences(self) -> dict[str, tuple[int, int]]:
+        """Parts that were both printed and predicted: name -> (measured, predicted) bytes."""
+        if self.predicted is None:
+            return {}
+        model = {n: a.bytes for n, a in self.predicted.parts.items()} | {"kv": self.predicted.kv.bytes}
+        own = self.tightest.entries
+        return {n: (own[n].bytes, b) for n, b in model.items() if n in own and own[n].origin == "printed" and n not in self.tightest.lumped}
+
+
+def ledger(run: Run, case: Case, knowledge: Knowledge | None = None, model: Model | None = None) -> Ledger | None:
+    """The account of a run, or None where its lines say nothing of memory. Knowledge of models adds the prediction; `model` is the shape
+    where it is known otherwise (a config.json)."""
+    setup = setup_of(run, case, knowledge, model) if knowledge else None
+    tags = sorted({f.process for f in run.facts if f.name in WORKER_FACTS}, key=lambda t: t or "")
+    accounts = [_account(run, case, tag if len(tags) > 1 else None, setup) for tag in (tags if len(tags) > 1 else [None])]
+    accounts = sorted((a for a in accounts if a.entries), key=lambda a: (a.get("kv") is None, a.get("kv") or 0))
+    tokens, token_ref = pool_tokens(run)
+    if not accounts and tokens is None:
+        return None
+    accounts = accounts or [Account(None, None, {})]
+    predicted = size(_unmeasured(setup)) if setup else None
+    kv = accounts[0].get("kv")
+    each = _exact(kv, tokens) if kv and tokens else None
+    if predicted and predicted.kv_bytes_per_token and (each is None or abs(each / predicted.kv_bytes_per_token - 1) < 0.01):
+        each = predicted.kv_bytes_per_token  # the log's own figures are rounded; the shape is exact
+    length = whole(option(run, "max-model-len"))
+    concurrency = run.fact("kv_cache.max_concurrency")
+    observed = lengths(run, tokens)
+    refs = {n: f.ref for n in ("kv_cache.tokens", "kv_cache.blocks", "kv_cache.max_concurrency") if (f := run.fact(n))}
+    if token_ref:
+        refs["kv_tokens"] = token_ref
+    found = Ledger(
+        run=run.id,
+        accounts=tuple(accounts),
+        kv_tokens=tokens,
+        kv_bytes_per_token=each,
+        max_concurrency=float(concurrency.value) if concurrency and isinstance(concurrency.value, int | float) else None,
+        max_model_len=length,
+        refs=refs,
+        observed=observed,
+        setup=setup,
+        predicted=predicted,
+        fits={},
+    )
+    return _with_fits(found)
+
+
+def _exact(kv: int, tokens: int) -> float:
+    """Bytes per token from two printed figures: KV memory is printed to 0.01 GiB and cut to whole blocks, bytes per token of real shapes
+    are multiples of 256. The one multiple that fits both is taken, else the quotient stands."""
+    low, high = (kv - 0.005 * 2**30) / (tokens + 16), (kv + 0.005 * 2**30) / tokens
+    for step in (1024, 256):
+        if high // step * step > low and (high - low) < step:
+            return float(high // step * step)
+    return kv / tokens
+
+
+WORKER_FACTS = ("memory.weights", "memory.activation", "memory.non_torch", "memory.kv_cache", "memory.total", "memory.consumed", "memory.graphs")
+
+
+def pool_tokens(run: Run) -> tuple[int | None, Ref | None]:
+    """Tokens in the KV pool: the smallest printed (workers repeat the line), else blocks times block size."""
+    printed = [f for f in run.facts if f.name == "kv_cache.tokens" and isinstance(f.value, int | float)]
+    if printed:
+        least = min(printed, key=lambda f: float(f.value))
+        return int(float(least.value)), least.ref
+    blocks = [f for f in run.facts if f.name == "kv_cache.blocks" and isinstance(f.value, int | float)]
+    if not blocks:
+        return None, None
+    fewest = min(blocks, key=lambda f: float(f.value))
+    given = run.fact("kv_cache.block_size")
+    block = whole(given.value) if given else whole(option(run, "block-size"))
+    concurrency, length = run.fact("kv_cache.max_concurrency"), run.fact("kv_cache.concurrency_length")
+    if block is None and concurrency and length and float(fewest.value) > 0:
+        # V0 prints blocks and concurrency: tokens = concurrency × length, and blocks have 8, 16, 32, 64 or 128 tokens
+        guess = float(concurrency.value) * float(length.value) / float(fewest.value)
+        block = min((8, 16, 32, 64, 128), key=lambda b: abs(b - guess))
+    return (None, None) if block is None else (int(float(fewest.value)) * block, fewest.ref)
+
+
+def _account(run: Run, case: Case, process: str | None, setup: Setup | None) -> Account:
+    entries: dict[str, Entry] = {}
+
+    def fact(name: str) -> Fact | None:
+        own = [f for f in run.facts if f.name == name and isinstance(f.value, int | float)]
+        mine = [f for f in own if process is None or f.process == process] or [f for f in own if f.process not in _tags(run)]
+        return min(mine, key=lambda f: float(f.value)) if mine else None
+
+    def put(name: str, source: str) -> None:
+        found = fact(source)
+        if found is not None:
+            entries[name] = Entry(int(float(found.value)), "printed", (found.ref,))
+
+    for name in ("total", "budget", "weights", "activation", "non_torch"):
+        put(name, f"memory.{name}")
+    put("kv", "memory.kv_cache")
+    put("graphs", "memory.graphs")
+    estimated = fact("memory.graphs_estimated")
+    if "graphs" not in entries and estimated is not None:
+        entries["graphs"] = Entry(int(float(estimated.value)), "printed", (estimated.ref,))
+    if "total" not in entries:
+        size_ = total_bytes(run, case)
+        if size_ is not None:
+            events = [e.ref for e in run.events_of("oom") if "oom.total" in e.values][:1]
+            entries["total"] = Entry(size_, "printed", tuple(events))
+    utilization = _utilization(run, setup)
+    if "budget" not in entries and "total" in entries and utilization is not None:
+        entries["budget"] = Entry(int(entries["total"].bytes * utilization), "derived", entries["total"].refs)
+    consumed = fact("memory.consumed")
+    if consumed is not None and "weights" in entries and "non_torch" not in entries:
+        entries["non_torch"] = Entry(int(float(consumed.value)) - entries["weights"].bytes, "derived", (consumed.ref, *entries["weights"].refs))
+    free = fact("memory.free_at_start")
+    if free is not None and "total" in entries:
+        entries["outside"] = Entry(max(0, entries["total"].bytes - int(float(free.value))), "derived", (free.ref,))
+    if "graphs" not in entries and option(run, "enforce-eager") in (True, "True", "true"):
+        entries["graphs"] = Entry(0, "derived")
+    charged = int(float(estimated.value)) if estimated is not None and graphs_subtracted(run) else 0
+    lumped = _derive_rest(entries, charged)
+    if "total" in entries and "kv" in entries:
+        known = sum(entries[p].bytes for p in PARTS if p in entries and p != "headroom")
+        entries["headroom"] = Entry(entries["total"].bytes - known, "derived", entries["total"].refs)
+    return Account(process, _gpu_index(process), entries, lumped, utilization)
+
+
+def graphs_subtracted(run: Run) -> bool:
+    """Did this run size its KV cache after subtracting an estimate of its graphs? The advice that it prints says so."""
+    version = run.version
+    return bool(run.fact("memory.graphs_estimated")) and (version is None or generation_of(version, "V1").graphs_in_budget)
+
+
+def _derive_rest(entries: dict[str, Entry], charged: int) -> tuple[str, ...]:
+    """Completes budget = weights + activation + non-torch (+ graphs counted) + KV where exactly one thing is missing, or where activation
+    and non-torch memory are known only together; returns what was lumped into activation."""
+    if "budget" not in entries:
+        return ()
+    missing = [p for p in ("weights", "activation", "non_torch", "kv") if p not in entries]
+    rest = entries["budget"].bytes - charged - sum(entries[p].bytes for p in ("weights", "activation", "non_torch", "kv") if p in entries)
+    refs = tuple(dict.fromkeys(r for p in ("budget", "weights", "kv") if p in entries for r in entries[p].refs))[:3]
+    if len(missing) == 1:
+        entries[missing[0]] = Entry(rest, "derived", refs)
+    elif missing == ["activation", "non_torch"]:
+        entries["activation"] = Entry(rest, "derived", refs)
+        return ("non_torch",)
+    return ()
+
+
+def _utilization(run: Run, setup: Setup | None) -> float | None:
+    printed = run.fact("memory.utilization")
+    if printed is not None:
+        return ratio(printed.value)
+    given = ratio(option(run, "gpu-memory-utilization"))
+    if given is not None:
+        return given
+    return limits_of(setup).utilization if setup and (run.has_banner or run.launch) else None
+
+
+def _tags(run: Run) -> set[str | None]:
+    return {f.process for f in run.facts if f.name in WORKER_FACTS}
+
+
+def _gpu_index(process: str | None) -> int | None:
+    found = re.search(r"TP(\d+)", process or "")
+    return int(found[1]) if found and "PP" not in (process or "") else None
+
+
+def _unmeasured(setup: Setup) -> Setup:
+    from msgspec import structs
+
+    return structs.replace(setup, known={}, known_kv_bytes=None)
+
+
+def _with_fits(found: Ledger) -> Ledger:
+    from msgspec import structs
+
+    wanted: dict[str, tuple[float, Basis]] = {}
+    if found.observed:
+        basis: Basis = "measured" if found.observed.finished else "rule-of-thumb"
+        wanted |= {"p50": (found.observed.p50, basis), "p95": (found.observed.p95, basis)}
+    if found.max_model_len:
+        wanted["max_model_len"] = (float(found.max_model_len), "measured")
+    fits = {}
+    for name, (tokens, basis) in wanted.items():
+        requests = fitting(found, tokens)
+        if name == "max_model_len" and found.max_concurrency is not None:
+            requests = found.max_concurrency
+        if requests is not None and tokens > 0:
+            fits[name] = Fit(tokens, requests, basis)
+    return structs.replace(found, fits=fits)
+
+
+def fitting(found: Ledger, tokens: float) -> float | None:
+    """Requests of so many tokens that the pool holds: by whole blocks and groups where the shape is known, else by tokens."""
+    if tokens <= 0:
+        return None
+    if found.setup and found.predicted and found.predicted.blocks and found.kv_tokens:
+        of_model = requests_that_fit(found.predicted, found.setup, tokens)
+        scale = found.kv_tokens / found.predicted.kv_tokens if found.predicted.kv_tokens else None
+        if scale:
+            return of_model * scale
+    return found.kv_tokens / tokens if found.kv_tokens else None

@@ -1,0 +1,259 @@
+"""The set-up of a server as its log and its launch command show it, and how long its requests were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from msgspec import Struct, structs
+
+from ..model.case import Case, Run
+from ..model.observations import Histogram, Ref, Scalar
+from ..ruleset.schema import Knowledge, Model
+from ..versions import generation
+from .names import find_gpu, find_model
+from .setup import GIB, Part, Setup
+
+SPELLINGS: dict[str, tuple[str, ...]] = {
+    "gpu-memory-utilization": ("gpu-memory-utilization", "device-memory-utilization", "gpu_memory_utilization"),
+    "tensor-parallel-size": ("tensor-parallel-size", "tp", "tensor_parallel_size"),
+    "pipeline-parallel-size": ("pipeline-parallel-size", "pp"),
+    "decode-context-parallel-size": ("decode-context-parallel-size", "dcp"),
+    "kv-cache-memory-bytes": ("kv-cache-memory-bytes", "kv-cache-memory"),
+}
+
+
+def option(run: Run, name: str) -> Scalar | None:
+    """An option in force: as the server printed it, else as given."""
+    for spelling in SPELLINGS.get(name, (name,)):
+        for prefix in ("config.", "flag."):
+            found = run.fact(prefix + spelling)
+            if found is not None and str(found.value) not in ("None", "null", "***"):
+                return found.value
+        given = run.flags()
+        if spelling in given and str(given[spelling]) not in ("None", "null", "***"):
+            return given[spelling]
+    return None
+
+
+def whole(value: Scalar | None) -> int | None:
+    """A count that may carry thousands separators or the suffixes of vLLM's human-readable integers (8k, 1Gi)."""
+    if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return int(value)
+    text = value.strip().replace(",", "").replace("_", "")
+    suffix = next((u for u in SCALES if text.endswith(u)), "")
+    try:
+        return int(float(text.removesuffix(suffix)) * SCALES.get(suffix, 1))
+    except (ValueError, OverflowError):
+        return None
+
+
+SCALES = {
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30,
+    "T": 2**40,
+}  # fmt: skip
+"""vllm/engine/arg_utils.py, human_readable_int: lower case is decimal, upper case binary; Gi is what people write."""
+
+
+def ratio(value: Scalar | None) -> float | None:
+    try:
+        return None if value is None or isinstance(value, bool) else float(value)
+    except ValueError:
+        return None
+
+
+def truth(value: Scalar | None) -> bool | None:
+    if value is None:
+        return None
+    return value if isinstance(value, bool) else str(value).strip().lower() in ("true", "1", "yes", "on")
+
+
+def least(run: Run, name: str) -> float | None:
+    """A memory fact; where workers differ the smallest, as the engine takes the minimum of the pools."""
+    found = [float(f.value) for f in run.facts if f.name == name and isinstance(f.value, int | float)]
+    return min(found) if found else None
+
+
+def model_name(run: Run) -> str | None:
+    return run.text("model.name") or (run.launch.model if run.launch else None)
+
+
+def model_of(run: Run, knowledge: Knowledge) -> tuple[Model | None, str | None]:
+    """(entry, quantisation in the name) of the run's model; None where the name is unknown or fits several shapes."""
+    name = model_name(run)
+    match = find_model(name, knowledge) if name else None
+    return (match.model, match.quantization) if match else (None, None)
+
+
+def total_bytes(run: Run, case: Case, knowledge: Knowledge | None = None) -> int | None:
+    """Device memory as CUDA sees it: printed, of an OOM text, or what is typical of a card that a GPU dump names."""
+    printed = least(run, "memory.total")
+    if printed:
+        return int(printed)
+    sizes = [v for e in run.events_of("oom") if isinstance(v := e.values.get("oom.total"), int | float)]
+    if sizes:
+        return int(min(sizes))
+    if knowledge is not None:
+        for gpu in case.gpus:
+            match = find_gpu(gpu.name, knowledge) if gpu.name else None
+            if match and match.gpu and match.total_gib:
+                return round(match.total_gib * GIB)
+    return None
+
+
+def setup_of(run: Run, case: Case, knowledge: Knowledge, model: Model | None = None) -> Setup | None:
+    """What `size` needs, with every part that the log measured in `known`. None without a model of known shape and a device size.
+
+    `model` replaces the lookup by name, as from a config.json."""
+    found, quant = (model, None) if model else model_of(run, knowledge)
+    device = run.text("device.type") or "cuda"
+    total = total_bytes(run, case, knowledge)
+    cpu = device == "cpu"
+    space = _cpu_space(run) if cpu else None
+    if found is None or (total is None and space is None):
+        return None
+    named = [m.gpu for g in case.gpus if g.name and (m := find_gpu(g.name, knowledge)).gpu]
+    stated = option(run, "quantization")
+    own = generation(run)
+    speculative = _speculative(option(run, "speculative-config"))
+    setup = Setup(
+        model=found,
+        total_bytes=total or space or 0,
+        gpu=named[0] if named else None,
+        device=device,
+        version=run.version,
+        engine_generation="V0" if own == "V0" else "V1" if own == "V1" else None,
+        gpu_memory_utilization=least(run, "memory.utilization") or ratio(option(run, "gpu-memory-utilization")),
+        tensor_parallel_size=whole(option(run, "tensor-parallel-size")) or 1,
+        pipeline_parallel_size=whole(option(run, "pipeline-parallel-size")) or 1,
+        decode_context_parallel_size=whole(option(run, "decode-context-parallel-size")) or 1,
+        enable_expert_parallel=truth(option(run, "enable-expert-parallel")) or False,
+        data_parallel_size=whole(option(run, "data-parallel-size")) or 1,
+        max_model_len=whole(option(run, "max-model-len")),
+        max_num_seqs=whole(option(run, "max-num-seqs")),
+        max_num_batched_tokens=whole(option(run, "max-num-batched-tokens")),
+        dtype=str(option(run, "dtype") or "auto"),
+        quantization=str(stated) if stated else quant,
+        kv_cache_dtype=str(option(run, "kv-cache-dtype") or "auto"),
+        block_size=whole(option(run, "block-size")),
+        enforce_eager=truth(option(run, "enforce-eager")) or False,
+        enable_chunked_prefill=truth(option(run, "enable-chunked-prefill")),
+        disable_hybrid_kv_cache_manager=truth(option(run, "disable-hybrid-kv-cache-manager")) or False,
+        kv_cache_memory_bytes=space if cpu else whole(option(run, "kv-cache-memory-bytes")),
+        num_gpu_blocks_override=whole(option(run, "num-gpu-blocks-override")),
+        speculative_tokens=speculative,
+    )
+    return structs.replace(setup, known=known_parts(run), known_kv_bytes=None if cpu else _whole_fact(run, "memory.kv_cache"))
+
+
+def known_parts(run: Run) -> dict[Part, int]:
+    """The parts of the budget that the log states, in bytes. What newer versions print as consumed is weights and non-torch together."""
+    known: dict[Part, int] = {}
+    names: tuple[tuple[Part, str], ...] = (
+        ("weights", "memory.weights"), ("activation", "memory.activation"), ("non_torch", "memory.non_torch"),
+        ("graphs", "memory.graphs_estimated"),
+    )  # fmt: skip
+    for part, name in names:
+        value = _whole_fact(run, name)
+        if value is not None:
+            known[part] = value
+    consumed = _whole_fact(run, "memory.consumed")
+    if consumed is not None and "weights" in known and "non_torch" not in known:
+        known["non_torch"] = consumed - known["weights"]
+    return known
+
+
+def _whole_fact(run: Run, name: str) -> int | None:
+    value = least(run, name)
+    return None if value is None else int(value)
+
+
+def _cpu_space(run: Run) -> int | None:
+    """KV bytes of the CPU backend: VLLM_CPU_KVCACHE_SPACE in GiB, or as printed."""
+    printed = least(run, "memory.kv_cache")
+    if printed:
+        return int(printed)
+    given = run.launch.environment.get("VLLM_CPU_KVCACHE_SPACE") if run.launch else None
+    size = ratio(given)
+    return round(size * GIB) if size else None
+
+
+def _speculative(value: Scalar | None) -> int:
+    try:
+        given = json.loads(str(value)) if value else None
+    except ValueError:
+        return 0
+    tokens = given.get("num_speculative_tokens") if isinstance(given, dict) else None
+    return tokens if isinstance(tokens, int) else 0
+
+
+class Lengths(Struct, frozen=True):
+    """Tokens per request, prompt and output together: the median and the 95th percentile, where they were read, and over how many
+    requests or samples. `finished` tells lengths of finished requests from what requests held while they ran."""
+
+    p50: float
+    p95: float
+    refs: tuple[Ref, ...]
+    n: int
+    finished: bool
+
+
+def lengths(run: Run, pool_tokens: float | None) -> Lengths | None:
+    """From the histograms of finished requests (growth between the first and the last scrape, else all of the last one); else from what
+    each running request held on average in the stats lines: pool × usage ÷ running."""
+    for track in run.tracks:
+        scrapes = [s for s in track.scrapes if any(n == "request.prompt_tokens" for n, _ in s.histograms)]
+        if scrapes:
+            prompts, outputs = (_grown(scrapes[0].histograms, scrapes[-1].histograms, f"request.{k}_tokens") for k in ("prompt", "generation"))
+            if prompts.count > 0:
+                refs = tuple(r for k in ("prompt", "generation") if (r := scrapes[-1].refs.get(f"request.{k}_tokens")))
+                middle, high = (_quantile(prompts, q) + _quantile(outputs, q) for q in (0.5, 0.95))
+                return Lengths(middle, high, refs, int(prompts.count), True)
+    if not pool_tokens:
+        return None
+    held: list[tuple[float, Ref]] = []
+    for track in run.tracks:
+        for engine in run.engines:
+            usage, running = track.series.get(("kv_cache.usage", engine)), track.series.get(("requests.running", engine))
+            if usage is None or running is None:
+                continue
+            shares = {p.time: p for p in usage.points()}
+            held += [(pool_tokens * shares[p.time].value / p.value, p.ref) for p in running.points() if p.value > 0 and p.time in shares]
+    held = sorted((h for h in held if h[0] > 0), key=lambda h: h[0])
+    if len(held) < 3:
+        return None
+    middle_at, high_at = held[len(held) // 2], held[min(len(held) - 1, int(len(held) * 0.95))]
+    return Lengths(middle_at[0], high_at[0], (middle_at[1], high_at[1]), len(held), False)
+
+
+def _grown(first: dict[tuple[str, int], Histogram], last: dict[tuple[str, int], Histogram], name: str) -> Histogram:
+    """Growth of a histogram summed over engines; all of the last one where it did not grow."""
+    total: dict[float, float] = {}
+    count = 0.0
+    for (own, engine), histogram in last.items():
+        if own != name:
+            continue
+        before = first.get((own, engine))
+        grew = before is not None and histogram.count > before.count and len(before.buckets) == len(histogram.buckets)
+        base = [c for _, c in before.buckets] if before and grew else [0.0] * len(histogram.buckets)
+        for (bound, cumulative), below in zip(histogram.buckets, base, strict=True):
+            total[bound] = total.get(bound, 0.0) + cumulative - below
+        count += histogram.count - (before.count if before and grew else 0.0)
+    return Histogram(tuple(sorted(total.items())), 0.0, count)
+
+
+def _quantile(histogram: Histogram, q: float) -> float:
+    """Linear within the bucket; the lower bound in the last, open one. 0 for an empty histogram."""
+    target, lower, below = q * histogram.count, 0.0, 0.0
+    for bound, cumulative in histogram.buckets:
+        if cumulative >= target and cumulative > below:
+            return lower if bound == float("inf") else lower + (bound - lower) * (target - below) / (cumulative - below)
+        lower, below = (lower if bound == float("inf") else bound), cumulative
+    return lower
+
+
+def first_refs(run: Run, names: Iterable[str]) -> dict[str, Ref]:
+    """The line of each fact."""
+    return {n: f.ref for n in names if (f := run.fact(n))}

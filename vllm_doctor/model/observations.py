@@ -122,15 +122,20 @@ class Bucket(Struct, frozen=True):
         return self.total / SUM_UNIT
 
     def merge(self, other: Bucket) -> Bucket:
-        a, b = self, other
-        return Bucket(
-            min=b.min if (b.min.value, b.min.time, b.min.ref.line) < (a.min.value, a.min.time, a.min.ref.line) else a.min,
-            max=b.max if (-b.max.value, b.max.time, b.max.ref.line) < (-a.max.value, a.max.time, a.max.ref.line) else a.max,
-            first=b.first if (b.first.time, b.first.ref.line) < (a.first.time, a.first.ref.line) else a.first,
-            last=b.last if (b.last.time, b.last.ref.line) >= (a.last.time, a.last.ref.line) else a.last,
-            total=a.total + b.total,
-            count=a.count + b.count,
-        )
+        low, high, first, last = self.min, self.max, self.first, self.last
+        if other.min.value < low.value or (other.min.value == low.value and _earlier(other.min, low)):
+            low = other.min
+        if other.max.value > high.value or (other.max.value == high.value and _earlier(other.max, high)):
+            high = other.max
+        if other.first.time < first.time or (other.first.time == first.time and _earlier(other.first, first)):
+            first = other.first
+        if other.last.time > last.time or (other.last.time == last.time and not _earlier(other.last, last)):
+            last = other.last
+        return Bucket(low, high, first, last, self.total + other.total, self.count + other.count)
+
+
+def _earlier(a: Point, b: Point) -> bool:
+    return (a.time, a.ref.line) < (b.time, b.ref.line)
 
 
 class Series(Struct, frozen=True):

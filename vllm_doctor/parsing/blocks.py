@@ -7,7 +7,8 @@ from itertools import pairwise
 
 from . import lines, tracebacks
 
-BLOCK = 8 * 2**20
+BLOCK = 16 * 2**20
+"""Bytes folded at once: large enough that merging costs little, small enough for 200 MB in all."""
 WINDOW = tracebacks.MAX_BYTES
 """Bytes before a cut in which a traceback that is still open is looked for."""
 REACH = 256 * 1024
@@ -75,15 +76,15 @@ def blocks(chunks: Iterable[bytes], size: int = BLOCK) -> Iterator[bytes]:
     for chunk in chunks:
         held.append(chunk)
         length += len(chunk)
-        if length < wanted:
-            continue
-        data = b"".join(held)
-        start = 0
-        while len(data) - start >= wanted:
-            at = boundary(data, start + size)
-            yield data[start:at]
-            start = at
-        held, length = [data[start:]], len(data) - start
+        while length >= wanted:
+            tail: list[bytes] = []
+            behind = 0
+            while behind < length - size + WINDOW and held:  # only the neighbourhood of the cut is looked at
+                tail.append(held.pop())
+                behind += len(tail[-1])
+            data = b"".join(reversed(tail))
+            at = boundary(data, max(size - (length - behind), 1))
+            yield b"".join([*held, data[:at]])
+            held, length = [data[at:]], behind - at
     data = b"".join(held)
-    offsets = cuts(data, size)
-    yield from (data[start:end] for start, end in pairwise(offsets))
+    yield from (data[start:end] for start, end in pairwise(cuts(data, size)))

@@ -159,10 +159,13 @@ class _Part:
             self.facts[key] = seen
 
     def sample(self, name: str, engine: int, point: Point) -> None:
-        points = self.points.setdefault((name, engine), [])
+        key = (name, engine)
+        points = self.points.get(key)
+        if points is None:
+            points = self.points[key] = []
         points.append(point)
         if len(points) >= POINTS_HELD:
-            self._settle((name, engine))
+            self._settle(key)
 
     def _settle(self, key: tuple[str, int]) -> None:
         fresh = Series.of(self.points.pop(key, ()))

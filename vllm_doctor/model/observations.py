@@ -10,7 +10,6 @@ about that clock; `assemble` moves streams onto one axis where it can.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import pairwise
 from typing import TypeVar
 
 from msgspec import Struct, field, structs
@@ -147,18 +146,26 @@ class Series(Struct, frozen=True):
     @staticmethod
     def of(points: Iterable[Point]) -> Series:
         buckets: dict[int, Bucket] = {}
+        newest, ordered = None, True
         for point in points:
             slot = int(point.time // 1)
             one = Bucket(point, point, point, point, round(point.value * SUM_UNIT), 1)
-            buckets[slot] = buckets[slot].merge(one) if slot in buckets else one
-        return Series(_in_order(buckets))._narrowed()
+            if slot in buckets:
+                buckets[slot] = buckets[slot].merge(one)
+                continue
+            buckets[slot] = one
+            ordered = ordered and (newest is None or slot > newest)
+            newest = slot
+        return Series(buckets if ordered else dict(sorted(buckets.items())))._narrowed()
 
     def merge(self, other: Series) -> Series:
         exponent = max(self.exponent, other.exponent)
-        buckets = dict(self._at(exponent).buckets)
-        for slot, bucket in other._at(exponent).buckets.items():
+        left, right = self._at(exponent).buckets, other._at(exponent).buckets
+        buckets = dict(left)
+        for slot, bucket in right.items():
             buckets[slot] = buckets[slot].merge(bucket) if slot in buckets else bucket
-        return Series(_in_order(buckets), exponent)._narrowed()
+        ordered = not left or not right or next(iter(right)) >= next(reversed(left))
+        return Series(buckets if ordered else dict(sorted(buckets.items())), exponent)._narrowed()
 
     def _at(self, exponent: int) -> Series:
         if exponent == self.exponent:
@@ -418,12 +425,6 @@ def _distinct(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
     for fact in facts:
         seen.setdefault((fact.name, fact.value, fact.engine, fact.process), fact)
     return tuple(seen.values())[:FACTS_KEPT]
-
-
-def _in_order(buckets: dict[int, Bucket]) -> dict[int, Bucket]:
-    """By slot; logs are in order of time nearly always."""
-    slots = list(buckets)
-    return buckets if all(a < b for a, b in pairwise(slots)) else dict(sorted(buckets.items()))
 
 
 K = TypeVar("K")

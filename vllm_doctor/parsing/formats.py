@@ -58,6 +58,7 @@ class Reader:
         self._pattern: Any = None
         self._gives = list(source.gives.items()) if isinstance(source.gives, dict) else []
         self.marks = self._marks()
+        self.samples = all(name == "engine" or _kind(name) == "sample" for name in source.gives)
 
     def _marks(self) -> str | None:
         """The event that the format stands for if that is all it says and its literals start the message; such lines may be many."""

@@ -281,7 +281,10 @@ class _Fold:
             if reader.begins is not None:
                 self._close(begin, number)
                 self.part = _Part(begin, number, reader.begins, head.process, head.pid)
-            self._route(values, begin, end, number, time, head.process, text)
+            if reader.samples and time is not None:
+                self._sample(values, number, time, head.process, text)
+            else:
+                self._route(values, begin, end, number, time, head.process, text)
         if error is not None:
             self._route(error, begin, end, number, time, head.process, text)
 
@@ -365,6 +368,17 @@ class _Fold:
         return self.stamp_time
 
     # what it says
+
+    def _sample(self, values: Values, index: int, time: float, process: str | None, text: str) -> None:
+        """`_route` for the many lines that give samples and nothing else."""
+        stated = values.get("engine")
+        engine = _engine_of(process) if stated is None else int(stated)
+        if engine is None or engine > MAX_ENGINE:
+            engine = 0
+        ref = Ref(self.source, self._original(index), text[: lines.MAX_TEXT])
+        for name, value in values.items():
+            if name != "engine" and not isinstance(value, str) and math.isfinite(value):
+                self.part.sample(name, engine, Point(float(value), time, ref))
 
     def _route(self, values: Values, begin: int, end: int, index: int, time: float | None, process: str | None, text: str) -> None:
         part = self.part

@@ -76,6 +76,10 @@ def find_model(name: str, knowledge: Knowledge) -> ModelMatch:
         found = index.get(key, [])
         if found:
             return _one(found, quant)
+    for key in dict.fromkeys(t.replace("-", "") for t in tries if t):
+        found = [m for k, ms in index.items() if k.replace("-", "") == key for m in ms]
+        if found:
+            return _one(found, quant)
     for key in dict.fromkeys((normal(bare), normal(_ORGANISATIONS.sub("", bare)), normal(plain))):
         if len(key) >= 6:
             longer = [m for k, ms in index.items() if k.startswith(key + "-") for m in ms]
@@ -137,7 +141,7 @@ def find_gpu(text: str, knowledge: Knowledge) -> GpuMatch:
     """The card that a name means, or a size: `24` and `23.6GiB` are what CUDA reports, `24GB` is what the box says."""
     stripped = text.strip()
     number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(gib|gb|g)?", stripped, re.I)
-    if number:
+    if number and (number[2] or float(number[1]) < 1000):  # 4090 is a name, 24 a size
         value = float(number[1])
         marketed = (number[2] or "").lower() == "gb"
         return GpuMatch(None, visible_of(value, knowledge.gpus) if marketed else value)

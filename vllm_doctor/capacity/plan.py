@@ -1,0 +1,280 @@
+"""What a set-up can serve, which limit binds first, and the values that answer a wish. Pure: a Setup and a Wish in, a Plan out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from msgspec import Struct, structs
+
+from ..model.report import Basis
+from .defaults import limits_of
+from .estimates import context
+from .kv import blocks_for, pool_of
+from .setup import GIB, PARTS, Budget, Limit, Setup
+from .size import requests_that_fit, size
+
+Quantity = Literal["max-model-len", "max-num-seqs", "gpu-memory-utilization", "tp"]
+QUANTITIES: tuple[Quantity, ...] = ("max-model-len", "max-num-seqs", "gpu-memory-utilization", "tp")
+
+MOST_UTILIZATION = 0.97
+"""Above it, one allocation of a library outside the budget is enough to fail: 3 % of 24 GiB are 0.7 GiB."""
+LENGTH_STEP = 16
+
+
+class Wish(Struct, frozen=True):
+    """Requests that shall run at once, and their tokens. None: no wish."""
+
+    concurrency: int | None = None
+    input: int | None = None
+    output: int | None = None
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens of one request, prompt and output together."""
+        return None if self.input is None and self.output is None else (self.input or 0) + (self.output or 0)
+
+
+class Fits(Struct, frozen=True):
+    """Requests of a length that the KV cache holds at once, with the range that the estimates leave."""
+
+    tokens_per_request: int
+    requests: float
+    low: float
+    high: float
+    basis: Basis
+
+
+class Plan(Struct, frozen=True):
+    """The answer for one card. `flags` are the options to use, by name, in vLLM's spelling; `notes` are keys of sentences with figures
+    (reports/plan.py words them). `solved` is the value that was asked for: None without a question, "" where no value does it."""
+
+    setup: Setup
+    budget: Budget
+    fits: dict[str, Fits]
+    limits: tuple[Limit, ...]
+    flags: dict[str, str]
+    basis: Basis
+    notes: tuple[tuple[str, dict[str, float | str]], ...] = ()
+    solved: tuple[Quantity, str] | None = None
+
+
+def plan(setup: Setup, wish: Wish | None = None, question: Quantity | None = None) -> Plan:
+    """The plan for a set-up. With a question the value is solved for first, and the plan is that of the set-up with the value."""
+    wish = wish or Wish()
+    solved: tuple[Quantity, str] | None = None
+    if question is not None:
+        better = SOLVERS[question](setup, wish)
+        solved = (question, "" if better is None else _value(question, better))
+        setup = setup if better is None else better
+    budget = size(setup)
+    limits = limits_of(setup)
+    lengths = {"max_model_len": limits.max_model_len}
+    if wish.tokens is not None:
+        lengths["wanted"] = wish.tokens
+    fits = {name: fit(setup, budget, tokens) for name, tokens in lengths.items()}
+    wanted = fits.get("wanted", fits["max_model_len"])
+    bounds = [Limit("kv_cache", wanted.requests, wanted.tokens_per_request), Limit("max_num_seqs", limits.max_num_seqs, wanted.tokens_per_request)]
+    if wish.tokens is not None and wish.tokens > limits.max_model_len:
+        bounds.append(Limit("max_model_len", 0, wish.tokens))
+    ordered = tuple(sorted(bounds, key=lambda b: b.requests))
+    measured = all(p in setup.known for p in PARTS if p != "graphs" or budget.graphs_in_budget) or setup.known_kv_bytes is not None
+    return Plan(
+        setup=setup,
+        budget=budget,
+        fits=fits,
+        limits=ordered,
+        flags=flags_to_use(setup, budget, wish),
+        basis="measured" if measured else "model",
+        notes=tuple(_notes(setup, budget, wish, wanted)),
+        solved=solved,
+    )
+
+
+def fit(setup: Setup, budget: Budget, tokens: int) -> Fits:
+    """Requests of `tokens` that fit, with the range from the estimates' range."""
+    exact = requests_that_fit(budget, setup, tokens)
+    ends = []
+    for kv in budget.kv.span:
+        other = size(structs.replace(setup, known_kv_bytes=kv)) if setup.kv_cache_memory_bytes is None else budget
+        ends.append(max(0.0, requests_that_fit(other, setup, tokens)))
+    return Fits(tokens, exact, min(ends), max(ends), budget.kv.basis)
+
+
+def flags_to_use(setup: Setup, budget: Budget, wish: Wish) -> dict[str, str]:
+    """The options worth writing down: those given, and those that the wish needs and the version's defaults do not bring."""
+    limits = limits_of(setup)
+    flags: dict[str, str] = {}
+    if setup.tensor_parallel_size > 1:
+        flags["--tensor-parallel-size"] = str(setup.tensor_parallel_size)
+    if setup.pipeline_parallel_size > 1:
+        flags["--pipeline-parallel-size"] = str(setup.pipeline_parallel_size)
+    if setup.gpu_memory_utilization is not None:
+        flags["--gpu-memory-utilization"] = f"{setup.gpu_memory_utilization:g}"
+    length = limits.max_model_len if setup.max_model_len else None
+    if wish.tokens is not None and wish.tokens > limits.max_model_len:
+        length = min(_up(wish.tokens), setup.model.max_position_embeddings or _up(wish.tokens))
+    elif not budget.starts and budget.blocks > 0:
+        longest = longest_length(setup)
+        length = longest if longest and (wish.tokens is None or longest >= wish.tokens) else length
+    if length:
+        flags["--max-model-len"] = str(length)
+    seqs = setup.max_num_seqs
+    if wish.concurrency is not None and wish.concurrency > limits.max_num_seqs:
+        seqs = wish.concurrency
+    if seqs:
+        flags["--max-num-seqs"] = str(seqs)
+    for name, value in (("--max-num-batched-tokens", setup.max_num_batched_tokens), ("--kv-cache-memory-bytes", setup.kv_cache_memory_bytes)):
+        if value:
+            flags[name] = str(value)
+    if setup.kv_cache_dtype != "auto":
+        flags["--kv-cache-dtype"] = setup.kv_cache_dtype
+    if setup.enforce_eager:
+        flags["--enforce-eager"] = "true"
+    return flags
+
+
+def _up(tokens: int) -> int:
+    return math.ceil(tokens / LENGTH_STEP) * LENGTH_STEP
+
+
+def _notes(setup: Setup, budget: Budget, wish: Wish, wanted: Fits) -> list[tuple[str, dict[str, float | str]]]:
+    notes: list[tuple[str, dict[str, float | str]]] = []
+    if budget.kv.bytes <= 0:
+        notes.append(("no-kv", {"missing": -budget.kv.bytes}))
+    elif not budget.starts:
+        notes.append(("below-max-len", {"length": budget.max_model_len, "longest": longest_length(setup) or 0}))
+    if wish.concurrency is not None and budget.starts:
+        if wanted.requests < wish.concurrency:
+            notes.append(("queue", {"wanted": wish.concurrency, "fits": math.floor(wanted.requests), "tokens": wanted.tokens_per_request}))
+        else:
+            notes.append(("room", {"wanted": wish.concurrency, "fits": math.floor(wanted.requests), "tokens": wanted.tokens_per_request}))
+    if wish.concurrency is not None and wish.concurrency > budget.max_num_seqs:
+        notes.append(("seqs", {"wanted": wish.concurrency, "limit": budget.max_num_seqs}))
+    if not budget.graphs_in_budget and budget.graphs.bytes > 0 and budget.headroom < budget.graphs.bytes // 4:
+        notes.append(("tight-headroom", {"headroom": budget.headroom, "graphs": budget.graphs.bytes}))
+    card = setup.gpu
+    if card is not None and not card.bf16 and setup.dtype in ("auto", "bfloat16"):
+        notes.append(("no-bf16", {"card": card.name}))
+    if card is not None and not card.fp8 and setup.kv_cache_dtype.startswith("fp8"):
+        notes.append(("no-fp8", {"card": card.name}))
+    heads = setup.model.num_key_value_heads or 0
+    if heads and setup.tensor_parallel_size > heads and not setup.model.kv_lora_rank:
+        notes.append(("replicated-heads", {"heads": heads, "tp": setup.tensor_parallel_size}))
+    if setup.model.kind in ("vlm", "hybrid", "encoder-decoder"):
+        notes.append(("wide-band", {"kind": setup.model.kind}))
+    return notes
+
+
+def starts_with(setup: Setup, wish: Wish) -> bool:
+    """Does the server start, with room for the wish?"""
+    budget = size(setup)
+    if not budget.starts:
+        return False
+    if wish.concurrency is None:
+        return wish.tokens is None or requests_that_fit(budget, setup, wish.tokens) >= 1
+    return requests_that_fit(budget, setup, wish.tokens or budget.max_model_len) >= wish.concurrency
+
+
+def longest_length(setup: Setup) -> int | None:
+    """The largest max_model_len with which the server starts, or None. At most the model's own limit."""
+    top = setup.model.max_position_embeddings or 131072
+
+    def ok(length: int) -> bool:
+        trial = structs.replace(setup, max_model_len=length)
+        budget, limits = size(trial), limits_of(trial)
+        return budget.blocks > 0 and blocks_for(length, trial, limits, pool_of(trial, limits)) <= budget.blocks
+
+    return largest(ok, 1, top)
+
+
+def largest(ok: Callable[[int], bool], low: int, high: int) -> int | None:
+    """The largest n in low..high with ok(n), for a property that holds up to some n; None if it holds nowhere."""
+    if not ok(low):
+        return None
+    if ok(high):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if ok(middle) else (low, middle)
+    return low
+
+
+def solve_length(setup: Setup, wish: Wish) -> Setup | None:
+    """The largest length that starts; with a number of concurrent requests, the largest at which so many fit."""
+    count = wish.concurrency or 1
+
+    def ok(length: int) -> bool:
+        trial = structs.replace(setup, max_model_len=length)
+        budget = size(trial)
+        return budget.starts and requests_that_fit(budget, trial, length) >= count - (0 if wish.concurrency else 1e-2)
+
+    top = setup.model.max_position_embeddings or 131072
+    best = largest(ok, 1, top)
+    if best is None:
+        return None
+    rounded = best if best == top else best // LENGTH_STEP * LENGTH_STEP or best
+    return structs.replace(setup, max_model_len=rounded)
+
+
+def solve_seqs(setup: Setup, wish: Wish) -> Setup | None:
+    """As many slots as the KV cache holds requests of the wanted (else the longest) length: none of them is ever preempted."""
+
+    def ok(count: int) -> bool:
+        trial = structs.replace(setup, max_num_seqs=count)
+        budget = size(trial)
+        return requests_that_fit(budget, trial, wish.tokens or budget.max_model_len) >= count
+
+    best = largest(ok, 1, 65536)
+    return None if best is None else structs.replace(setup, max_num_seqs=best)
+
+
+def solve_utilization(setup: Setup, wish: Wish) -> Setup | None:
+    """The smallest utilisation, in hundredths, with which the wish fits; none above what others and the context leave."""
+    free = setup.total_bytes - setup.outside_bytes - context(setup).bytes
+    most = min(MOST_UTILIZATION, free / setup.total_bytes if setup.total_bytes else 0.0)
+    for hundredths in range(10, math.floor(most * 100) + 1):
+        trial = structs.replace(setup, gpu_memory_utilization=hundredths / 100)
+        if starts_with(trial, wish):
+            return trial
+    return None
+
+
+def solve_tp(setup: Setup, wish: Wish) -> Setup | None:
+    """The fewest GPUs, among the sizes that divide the attention heads and the vocabulary as vLLM asks."""
+    heads = setup.model.num_attention_heads or 0
+    for ways in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32):
+        if heads % ways == 0 and _whole_kv_heads(setup, ways):
+            trial = structs.replace(setup, tensor_parallel_size=ways)
+            if starts_with(trial, wish):
+                return trial
+    return None
+
+
+def _whole_kv_heads(setup: Setup, ways: int) -> bool:
+    kv = setup.model.num_key_value_heads or 0
+    return bool(setup.model.kv_lora_rank) or not kv or kv % ways == 0 or ways % kv == 0
+
+
+SOLVERS: dict[Quantity, Callable[[Setup, Wish], Setup | None]] = {
+    "max-model-len": solve_length,
+    "max-num-seqs": solve_seqs,
+    "gpu-memory-utilization": solve_utilization,
+    "tp": solve_tp,
+}
+
+
+def _value(question: Quantity, setup: Setup) -> str:
+    if question == "max-model-len":
+        return str(setup.max_model_len)
+    if question == "max-num-seqs":
+        return str(setup.max_num_seqs)
+    if question == "tp":
+        return str(setup.tensor_parallel_size)
+    return f"{setup.gpu_memory_utilization:g}"
+
+
+def gib(value: float) -> int:
+    """GiB as bytes."""
+    return round(value * GIB)

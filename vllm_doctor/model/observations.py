@@ -30,7 +30,7 @@ BUCKETS_KEPT = 4096
 """Most buckets in one series: a day of 10-second stats lines keeps 32-second detail."""
 
 
-class Ref(Struct, frozen=True):
+class Ref(Struct, frozen=True, gc=False):
     """Where a claim comes from. `line` counts from 1 in the source as the user has it; `before`/`after` are up to two neighbours."""
 
     source: str
@@ -91,7 +91,7 @@ class Bounded(Struct, frozen=True):
         return self.first + self.last
 
 
-class Point(Struct, frozen=True):
+class Point(Struct, frozen=True, gc=False):
     """One sampled value with its time and its line."""
 
     value: float
@@ -99,7 +99,7 @@ class Point(Struct, frozen=True):
     ref: Ref
 
 
-class Bucket(Struct, frozen=True):
+class Bucket(Struct, frozen=True, gc=False):
     """All samples of one series that fall in one slot of absolute time.
 
     `total` is the sum in units of `2**-32`: sums of integers do not depend on the grouping, sums of floats do. Ties between points

@@ -11,14 +11,11 @@ import datetime
 import math
 import re
 from array import array
-from collections import deque
-from typing import NamedTuple
 
 from ..model.catalogue import OBSERVATIONS, observation
 from ..model.observations import (
     CONTEXT,
     EVENTS_KEPT,
-    FACTS_KEPT,
     PARTS_KEPT,
     Bounded,
     Clock,
@@ -28,14 +25,13 @@ from ..model.observations import (
     Part,
     Point,
     Ref,
-    Scalar,
-    Series,
     StreamTally,
 )
 from ..ruleset.schema import Format
 from . import formats as reading
 from . import lines, scan, stamps_in, tracebacks
 from .blocks import blocks, boundary, cuts
+from .gathering import Gathering, Seen
 from .line_parsers import Line, Values
 from .wrappers import YEARLESS
 
@@ -48,8 +44,6 @@ MAX_PATH = 4096
 MANY = 2 * EVENTS_KEPT
 """Events of a kind after which further ones are only counted until they turn out to be among the last."""
 MAX_ENGINE = 4095
-POINTS_HELD = 2048
-"""Samples of one series that are held before they are put into buckets."""
 MAX_CONTEXT = 400
 """Characters kept of a neighbouring line."""
 
@@ -109,74 +103,6 @@ def _engine_of(process: str | None) -> int | None:
     return int(found[1]) if found else None
 
 
-class _Seen(NamedTuple):
-    """An event or fact before its Ref is made."""
-
-    begin: int
-    end: int
-    line: int
-    name: str
-    value: Scalar | Values
-    time: float | None
-    engine: int | None
-    process: str | None
-
-
-class _Part:
-    """What is collected between two banners."""
-
-    def __init__(self, start: int, line: int, begins: str | None = None, process: str | None = None, pid: int | None = None) -> None:
-        self.start, self.line = start, line
-        self.begins, self.process, self.pid = begins, process, pid
-        self.facts: dict[tuple[str, Scalar, int | None, str | None], _Seen] = {}
-        self.first: dict[str, list[_Seen]] = {}
-        self.last: dict[str, deque[_Seen | int]] = {}
-        self.count: dict[str, int] = {}
-        self.points: dict[tuple[str, int], list[Point]] = {}
-        self.series: dict[tuple[str, int], Series] = {}
-        self.counts: dict[str, int] = {}
-        self.end, self.lines = start, 0
-        self.last_time: float | None = None
-
-    def event(self, seen: _Seen) -> None:
-        kind = seen.name
-        self.count[kind] = self.count.get(kind, 0) + 1
-        first = self.first.setdefault(kind, [])
-        if len(first) < EVENTS_KEPT:
-            first.append(seen)
-        else:
-            self.last.setdefault(kind, deque(maxlen=EVENTS_KEPT)).append(seen)
-
-    def mark(self, kind: str, offset: int) -> None:
-        """One more event of a kind that has been seen often; what it says is read when it turns out to be one of the last."""
-        self.count[kind] += 1
-        self.last[kind].append(offset)
-
-    def fact(self, seen: _Seen) -> None:
-        assert not isinstance(seen.value, dict)
-        key = (seen.name, seen.value, seen.engine, seen.process)
-        if key not in self.facts and len(self.facts) < FACTS_KEPT:
-            self.facts[key] = seen
-
-    def sample(self, name: str, engine: int, point: Point) -> None:
-        key = (name, engine)
-        points = self.points.get(key)
-        if points is None:
-            points = self.points[key] = []
-        points.append(point)
-        if len(points) >= POINTS_HELD:
-            self._settle(key)
-
-    def _settle(self, key: tuple[str, int]) -> None:
-        fresh = Series.of(self.points.pop(key, ()))
-        self.series[key] = self.series[key].merge(fresh) if key in self.series else fresh
-
-    def all_series(self) -> dict[tuple[str, int], Series]:
-        for key in list(self.points):
-            self._settle(key)
-        return self.series
-
-
 class _Fold:
     def __init__(
         self,
@@ -195,8 +121,8 @@ class _Fold:
         self.stamp_searched = 0  # offset up to which the last stamp is known
         self.stamp_time: float | None = None
         self.owned: dict[int, tracebacks.Traceback] = {}
-        self.part = _Part(0, 0)
-        self.done: list[_Part] = []
+        self.part = Gathering(0, 0)
+        self.done: list[Gathering] = []
         self.errors: dict[int, list[int]] = {reading.REFUSED: [], reading.FAILED: [], reading.OLD: []}
         self.seen = 0
 
@@ -280,7 +206,7 @@ class _Fold:
         for reader, values in found:
             if reader.begins is not None:
                 self._close(begin, number)
-                self.part = _Part(begin, number, reader.begins, head.process, head.pid)
+                self.part = Gathering(begin, number, reader.begins, head.process, head.pid)
             if reader.samples and time is not None:
                 self._sample(values, number, time, head.process, text)
             else:
@@ -401,7 +327,7 @@ class _Fold:
             elif kind == "attribute":
                 events.setdefault(name.rpartition(".")[0], {})[name] = value
             elif kind == "fact":
-                part.fact(_Seen(begin, end, index, name, value, time, engine, process))
+                part.fact(Seen(begin, end, index, name, value, time, engine, process))
             elif kind == "count":
                 part.counts[name] = part.counts.get(name, 0) + 1
             elif kind == "sample" and time is not None and isinstance(value, int | float) and math.isfinite(value):
@@ -409,7 +335,7 @@ class _Fold:
                     ref = Ref(self.source, self._original(index), text[: lines.MAX_TEXT])
                 part.sample(name, engine or 0, Point(float(value), time, ref))
         for name, attributes in events.items():
-            part.event(_Seen(begin, end, index, name, attributes, time, engine, process))
+            part.event(Seen(begin, end, index, name, attributes, time, engine, process))
 
     # the end of a part and of the block
 
@@ -423,7 +349,7 @@ class _Fold:
         if len(self.done) > 4 * PARTS_KEPT:
             del self.done[PARTS_KEPT:-PARTS_KEPT]
 
-    def _built(self, part: _Part) -> Part:
+    def _built(self, part: Gathering) -> Part:
         first, last = self._span(part)
         counts = {name: Count(count) for name, count in {**part.counts, **self._access(part)}.items() if count}
         return Part(
@@ -448,7 +374,7 @@ class _Fold:
             counts=counts,
         )
 
-    def _span(self, part: _Part) -> tuple[float | None, float | None]:
+    def _span(self, part: Gathering) -> tuple[float | None, float | None]:
         """First and last stamp of a part."""
         if self.stamps is not None:
             known = [t for t in self.stamps[part.line : part.line + part.lines] if not math.isnan(t)]
@@ -456,7 +382,7 @@ class _Fold:
         found = stamps_in.first(self.data, part.start, part.end)
         return (None, None) if found is None else (lines.seconds(found, self.clock), part.last_time)
 
-    def _access(self, part: _Part) -> dict[str, int]:
+    def _access(self, part: Gathering) -> dict[str, int]:
         """Access lines by class of status, and those of POST requests. Only those that report an error are looked at one by one."""
         data = self.data
         old = self.errors[reading.OLD]
@@ -473,20 +399,20 @@ class _Fold:
         result["http.inference.2xx"] = max(min(data.count(b' - "POST /', part.start, part.end) - failed_posts, ok), 0)
         return result
 
-    def _event(self, seen: _Seen) -> Event:
+    def _event(self, seen: Seen) -> Event:
         assert isinstance(seen.value, dict)
         return Event(seen.name, self._ref(seen), seen.value, seen.time, seen.engine, seen.process)
 
-    def _read_mark(self, kind: str, offset: int) -> _Seen:
+    def _read_mark(self, kind: str, offset: int) -> Seen:
         """The event whose literal is at this offset, right behind the head of its line."""
         begin = self.data.rfind(b"\n", 0, offset) + 1
         end = self.data.find(b"\n", offset)
         end = end if end >= 0 else len(self.data)
         head = lines.head(lines.text_of(self.data[begin:offset]))
         number = self._number(begin)
-        return _Seen(begin, end, number, kind, {}, self._own_time(number, head), _engine_of(head.process), head.process)
+        return Seen(begin, end, number, kind, {}, self._own_time(number, head), _engine_of(head.process), head.process)
 
-    def _ref(self, seen: _Seen) -> Ref:
+    def _ref(self, seen: Seen) -> Ref:
         text = lines.text_of(self.data[seen.begin : min(seen.end, seen.begin + 4 * lines.MAX_TEXT)]).rstrip("\r")
         return Ref(self.source, self._original(seen.line), text[: lines.MAX_TEXT], self._before(seen.begin), self._after(seen.end))
 

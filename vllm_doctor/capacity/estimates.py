@@ -106,6 +106,7 @@ def activation(setup: Setup, limits: Limits, generation: Generation) -> Amount:
     if limits.engine == "V0":
         kept += limits.max_num_seqs * v0_request_bytes(setup)
         forward += limits.max_num_seqs * v0_request_bytes(setup)
+    forward = max(forward, encoder_bytes(setup, limits))
     c, low, high = logit_bytes(setup, limits, generation)
     peak = max(forward, logits * c + kept)
     reserved = 1.1 if generation.reserved_peak else 1.0
@@ -114,6 +115,19 @@ def activation(setup: Setup, limits: Limits, generation: Generation) -> Amount:
         round(peak * reserved), "model",
         low=round(0.88 * max(0.85 * forward, logits * low + kept)), high=round(wide * reserved * max(forward, logits * high + kept)),
     )  # fmt: skip
+
+
+def encoder_bytes(setup: Setup, limits: Limits) -> float:
+    """Peak of V1's multi-modal encoder at its budget: four patches a token, ten widths of buffers a patch (two of them on every GPU), and the
+    embeddings that are kept. Qwen's towers take images of up to 16,384 tokens, whatever the budget. Rule of thumb: width from the
+    tower's parameters at 32 layers."""
+    model = setup.model
+    if limits.engine == "V0" or not model.vision_params_m:
+        return 0.0
+    native = model.architecture.startswith(("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Qwen3_5"))
+    tokens = max(limits.max_num_batched_tokens, 16384) if native else limits.max_num_batched_tokens
+    width = (model.vision_params_m * 1e6 / (12 * 32)) ** 0.5
+    return 2.0 * tokens * (4 * width * (2 + 8 / setup.tensor_parallel_size) + (model.hidden_size or 0))
 
 
 def v0_request_bytes(setup: Setup) -> float:

@@ -161,11 +161,11 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
     _ = words._
     text = {
         "no-kv": _(
-            "It does not start: weights and peak exceed the budget by {missing}. Use more GPUs, a smaller or quantised model, or a higher utilization."
+            "It does not start: weights and peak exceed the budget by {missing}. More GPUs, a smaller or quantised model, or a higher utilization."
         ),
         "below-max-len": _("It does not start with a length of {length}: at most {longest} fit."),
         "queue": _(
-            "Of {wanted} requests at once, {fits} fit at {tokens} each; the others queue or are preempted. A full KV cache never gives CUDA out of memory."
+            "Of {wanted} requests at once, {fits} fit at {tokens} each; the others wait or are preempted. A full KV cache gives no CUDA out of memory."
         ),
         "room": _(
             "{wanted} requests at once cannot fill the KV cache: {fits} fit at {tokens} each. An out-of-memory error at this load has another cause."

@@ -16,7 +16,7 @@ from ..model.report import SeriesReport, TimelineEntry
 from .plain import clean
 from .telling import Telling
 
-POINTS = 4800
+POINTS = 4000
 """Points of all lines together. With them a page stays well below 300 kB, and a line has more points than a panel has pixels to show."""
 MOST_POINTS, FEWEST_POINTS = 900, 100
 """Points of one line."""

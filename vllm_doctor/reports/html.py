@@ -13,6 +13,7 @@ import math
 import posixpath
 import re
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -200,10 +201,11 @@ class _View:
         zero = drawn.start
 
         def numbers(values: Sequence[float | None]) -> list[float | None]:
-            return [None if v is None else float(f"{v:.5g}") for v in values]
+            return [None if v is None else _short(v) for v in values]
 
         def packed(line: Any) -> dict[str, Any]:
-            whole: dict[str, Any] = {"label": line.label, "t": [round(t - zero, 2) for t in line.times], "high": numbers(line.high)}
+            steps = [b - a for a, b in pairwise([zero, *line.times])]
+            whole: dict[str, Any] = {"label": line.label, "steps": [_short(round(s, 3), 9) for s in steps], "high": numbers(line.high)}
             if line.low != line.high:
                 whole |= {"low": numbers(line.low), "mean": numbers(line.mean)}
             return whole
@@ -250,6 +252,12 @@ class _View:
             "bar": Markup(picture.memory_bar(m, t)), "rows": rows, "notes": fits[-1:] if m.kv_tokens is not None or m.requests_that_fit else [],
             "refs": list(dict.fromkeys(m.refs.values())),
         }  # fmt: skip
+
+
+def _short(value: float, digits: int = 4) -> float:
+    """The number with so many digits, and without a point where it is whole."""
+    rounded = float(f"{value:.{digits}g}")
+    return int(rounded) if rounded.is_integer() else rounded
 
 
 def _tone(found: Finding) -> str:

@@ -17,8 +17,8 @@ from .words import Words
 
 WIDTH, LEFT, RIGHT = 960, 64, 12
 HEAD, PLOT, GAP, FOOT = 34, 84, 30, 22
-POINTS = 400
-"""Points of a line that 884 units can show apart."""
+POINTS = 220
+"""Points of a line: one for each four units of the width."""
 COLORS = 8
 """Line colours in the style sheet: c1 to c8."""
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable
 
 from ..language import format_value, translator
+from ..model.quantities import QUANTITIES
 from ..model.report import Effect, Number, Range, RemedyReport
 from .plain import clean
 
@@ -95,16 +96,22 @@ class Words:
         """Whole requests; below one, the share of one that fits."""
         return self.value(int(requests), "count") if requests >= 1 or requests <= 0 else self.value(round(requests, 2), "count")
 
+    def quantity(self, name: str) -> str:
+        """The name of what an effect is stated in."""
+        known = QUANTITIES.get(name)
+        return name if known is None else self._(known.text)
+
     def effect(self, effect: Effect) -> str:
+        quantity = self.quantity(effect.quantity)
         before, after = self.range(effect.before, effect.unit), self.range(effect.after, effect.unit)
         if before and after:
-            text = self.colon(effect.quantity, f"{before} → {after}")
+            text = self.colon(quantity, f"{before} → {after}")
         elif after:
-            text = self.colon(effect.quantity, f"→ {after}")
+            text = self.colon(quantity, f"→ {after}")
         elif before:
-            text = self.colon(effect.quantity, self._("now {value}, after the change not known").format(value=before))
+            text = self.colon(quantity, self._("now {value}, after the change not known").format(value=before))
         else:
-            text = effect.quantity
+            text = quantity
         return self.noted(text, self.basis(effect.basis))
 
     def change(self, remedy: RemedyReport) -> str:

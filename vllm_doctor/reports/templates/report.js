@@ -45,6 +45,13 @@
 
   if (!data || typeof uPlot === "undefined") return;
 
+  data.panels.forEach(function (panel) {
+    panel.lines.forEach(function (line) {
+      var at = 0;
+      line.t = line.steps.map(function (step) { return (at += step); });
+    });
+  });
+
   // -- the chart: one uPlot for each panel, over one time axis
 
   var box = document.getElementById("chart"), panels = document.getElementById("panels"), picture = document.getElementById("picture");

@@ -90,7 +90,7 @@ class Narrator:
             ongoing=_ongoing(j, run),
             evidence=tuple(self.evidence(cause, h) for h in _strongest_first(j.evidence)),
             missing=self.needs(j.missing),
-            remedies=tuple(self.remedy(self.remedies[a.remedy], a) for a in advice),
+            remedies=tuple(self.remedy(self.remedies[a.remedy], a, run) for a in advice),
             not_remedies=tuple(out.NotRemedy(flag, because) for flag, because in not_remedies),
         )
 
@@ -109,7 +109,7 @@ class Narrator:
             refs=tuple(line(r) for r in held.refs),
         )
 
-    def remedy(self, remedy: Remedy, advice: Advice) -> out.RemedyReport:
+    def remedy(self, remedy: Remedy, advice: Advice, run: Run) -> out.RemedyReport:
         change = None
         if advice.action and advice.option:
             change = out.Change(advice.action, advice.option, _scalar(advice.from_), _scalar(advice.to))
@@ -118,11 +118,20 @@ class Narrator:
             title=self.fill(remedy.title, advice.values),
             kind=remedy.kind,
             change=change,
-            effect=(),
+            effect=advice.effect,
             risk=self.fill(remedy.risk, advice.values),
-            verify=self.fill(remedy.verify, advice.values),
+            verify=self._("; ").join([self.fill(remedy.verify, advice.values), *self.expected(advice, run)]),
             sources=tuple(remedy.sources),
         )
+
+    def expected(self, advice: Advice, run: Run) -> list[str]:
+        """What the start-up log should say of the KV cache after the change, where it is predicted."""
+        after = next((e.after for e in advice.effect if e.quantity == "kv_cache.tokens"), None)
+        if after is None or advice.option is None:
+            return []
+        ends = after if isinstance(after, list) else [after]
+        figures = " – ".join(dict.fromkeys(format_value(round(n, -len(str(int(n))) + 3), "tokens", self.language) for n in ends))
+        return [self._("the log should then say about {tokens} of KV cache").format(tokens=figures)]
 
     def run(self, run: Run) -> out.RunReport:
         own = generation(run)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from .assemble import Inputs, Origin, assemble, within
-from .diagnosis.judge import holds, judge
+from .diagnosis.judge import judge
 from .diagnosis.rank import ranked, verdict
 from .model.case import Case, SourceSummary
 from .model.judgement import Judgement
@@ -22,8 +22,7 @@ from .model.report import MemoryReport, Report
 from .model.timebound import TimeBound
 from .narrate import Narrator, assemble_report, line
 from .redact import redact as redacted
-from .remedies.advise import advise
-from .ruleset.conditions import comparisons, parse, signals_in
+from .remedies.advise import advise, not_helpful
 from .ruleset.load import load
 from .ruleset.schema import Model, RuleSet
 from .signals.evaluate import Evaluator
@@ -106,20 +105,7 @@ def _memory(case: Case, model: Model | None) -> tuple[MemoryReport, ...]:
 
 def _not_remedies(finding: Judgement, case: Case, rules: RuleSet, evaluator: Evaluator, narrator: Narrator) -> list[tuple[str, str]]:
     """Advice that others give for this cause and that would not help here."""
-    cause = next(c for c in rules.causes if c.id == finding.cause)
-    run = next(r for r in case.runs if r.id == finding.run)
-    engine = finding.engine if finding.engine is not None else run.engines[0]
-    result = []
-    for item in cause.not_remedies:
-        names = list(signals_in(item.because.en))
-        if item.when is not None:
-            condition = parse(item.when, cause.thresholds)
-            if holds(condition, run, engine, finding.window, evaluator) is not True:
-                continue
-            names += [c.signal for c in comparisons(condition)]
-        values = {n: evaluator.value(n, run, engine, finding.window) for n in names}
-        result.append((item.flag, narrator.fill(item.because, values)))
-    return result
+    return [(item.flag, narrator.fill(item.because, values)) for item, values in not_helpful(case, finding, rules, evaluator)]
 
 
 def read_case(sources: Sequence[Source], rules: RuleSet, issues: Sequence[Issue] = (), progress: Progress | None = None) -> Case:

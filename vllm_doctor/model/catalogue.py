@@ -58,6 +58,7 @@ memory.swap_space | bytes | V0 host memory for swapped sequences
 memory.sleep_freed | bytes | given back by sleep mode
 kv_cache.tokens | tokens | capacity of the KV pool as printed
 kv_cache.blocks | count | device blocks
+kv_cache.blocks_by_budget | count | device blocks that the budget would have given, where an override replaced them
 kv_cache.cpu_blocks | count | host blocks of V0's swap space
 kv_cache.block_size | tokens | tokens per block
 kv_cache.max_concurrency | times | full-length requests that fit, as printed

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from .case import Value, Window
 from .observations import Ref, Scalar
-from .report import Direction, Role, Severity, Status, Weight
+from .report import Direction, Effect, Role, Severity, Status, Weight
 
 Outcome = Literal["confirmed", "likely", "possible", "ruled_out", "not_indicated", "not_checked"]
 FINDINGS: tuple[Outcome, ...] = ("confirmed", "likely", "possible")
@@ -52,7 +52,8 @@ class Judgement(Struct, frozen=True):
 
 
 class Advice(Struct, frozen=True):
-    """One remedy as it fits this case. `to` None with action `set` means that the value could not be computed."""
+    """One remedy as it fits this case. `to` None with action `set` means that the value could not be computed; `to` without an action is the
+    value of something that is no option of the server (the max_tokens of clients)."""
 
     remedy: str
     action: Literal["set", "remove"] | None = None
@@ -60,3 +61,4 @@ class Advice(Struct, frozen=True):
     from_: Scalar | None = None
     to: Scalar | None = None
     values: dict[str, Value] = field(default_factory=dict)
+    effect: tuple[Effect, ...] = ()

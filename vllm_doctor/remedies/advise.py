@@ -1,23 +1,24 @@
-"""Filters a cause's remedies down to what this server can use, and fills in values.
+"""Filters a cause's remedies down to what this server can use, fills in values, and predicts the effects.
 
-Version bounds come from `knowledge/flags.yaml` alone. A remedy is dropped when its option does not exist in the version (or, with an
-unknown version, not in every possible one), when it is set that way already, when it conflicts with what is set, or when its own
-`when` is not known to hold.
+A remedy is dropped when its option does not exist or does nothing in the version (or, with an unknown version, in any possible one), when
+it is set that way already, when it conflicts with what is set, or when its own `when`, `where` and `applies` are not known to hold.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..diagnosis.judge import applies, holds
-from ..model.case import Case, Known, Run, Value
+from ..model.case import Case, Known, Run, Unknown, Value
 from ..model.judgement import Advice, Judgement
 from ..model.observations import Scalar
 from ..ruleset.conditions import comparisons, parse, signals_in
-from ..ruleset.schema import Cause, Flag, Remedy, RuleSet
+from ..ruleset.schema import Cause, Flag, NotRemedyRule, Remedy, RuleSet
 from ..signals.evaluate import Evaluator
-from ..versions import generation, has_flag
-from .solvers import SOLVERS
-
-TRUE_WORDS = {"true", "1", "yes", "on"}
+from .conditions import CONDITIONS
+from .options import accepts, clashes, in_force, present, same, switched_on, usable
+from .simulate import Move, simulate
+from .solvers import SOLVERS, Solved
 
 
 def advise(case: Case, finding: Judgement, rules: RuleSet, evaluator: Evaluator) -> list[Advice]:
@@ -28,84 +29,90 @@ def advise(case: Case, finding: Judgement, rules: RuleSet, evaluator: Evaluator)
     flags = {f.name: f for f in rules.flags}
     result = []
     for name in cause.remedies:
-        advice = _fit(remedies[name], cause, case, run, finding, flags, evaluator)
+        advice = _fit(remedies[name], case, run, finding, flags, evaluator)
         if advice is not None:
             result.append(advice)
     return result
 
 
-def _fit(remedy: Remedy, cause: Cause, case: Case, run: Run, finding: Judgement, flags: dict[str, Flag], evaluator: Evaluator) -> Advice | None:
-    if applies(remedy.applies, run) is not True:
+def not_helpful(case: Case, finding: Judgement, rules: RuleSet, evaluator: Evaluator) -> list[tuple[NotRemedyRule, dict[str, Value]]]:
+    """Advice that others give for this cause and that would not help here, with the values of its sentence."""
+    run = next(r for r in case.runs if r.id == finding.run)
+    cause = next(c for c in rules.causes if c.id == finding.cause)
+    result = []
+    for item in cause.not_remedies:
+        values = _bounded(item, cause, case, run, finding, evaluator, (item.because.en,))
+        if values is not None:
+            result.append((item, values))
+    return result
+
+
+def _bounded(
+    rule: Remedy | NotRemedyRule, cause: Cause | None, case: Case, run: Run, finding: Judgement, evaluator: Evaluator, texts: tuple[str, ...]
+) -> dict[str, Value] | None:
+    """The values of the rule's sentences, or None where its bounds are not known to hold."""
+    if applies(rule.applies, run) is not True:
         return None
     engine = finding.engine if finding.engine is not None else run.engines[0]
     values: dict[str, Value] = {}
-    if remedy.when is not None:
-        condition = parse(remedy.when, {})
+    if rule.when is not None:
+        condition = parse(rule.when, cause.thresholds if cause else {})
         if holds(condition, run, engine, finding.window, evaluator) is not True:
             return None
         values |= {c.signal: evaluator.value(c.signal, run, engine, finding.window) for c in comparisons(condition)}
-    for text in (remedy.title.en, remedy.risk.en, remedy.verify.en):
+    if not all(CONDITIONS[name](case, run, finding, evaluator) is True for name in rule.where):
+        return None
+    for text in texts:
         values |= {n: evaluator.value(n, run, engine, finding.window) for n in signals_in(text)}
-    if any(not isinstance(v, Known) for v in values.values()):
-        return None  # a sentence with a hole in it helps nobody
+    return values
+
+
+def _fit(remedy: Remedy, case: Case, run: Run, finding: Judgement, flags: Mapping[str, Flag], evaluator: Evaluator) -> Advice | None:
+    sentences = (remedy.title.en, remedy.risk.en, remedy.verify.en)
     change = remedy.change
-    if change is None:
-        return Advice(remedy.id, values=values)
-    option = str(change.flag or change.env)
-    flag = flags[option]
-    if change.action == "set" and not usable(flag, run):
+    flag = flags[str(change.flag or change.env)] if change else None
+    if change and flag and change.action == "set" and not usable(flag, run):
         return None
-    current = present(flag, run)
+    values = _bounded(remedy, None, case, run, finding, evaluator, sentences)
+    if values is None or any(not isinstance(values[n], Known) for text in sentences for n in signals_in(text)):
+        return None  # a sentence with a hole in it helps nobody
+    if change is None or flag is None:
+        return _without_option(remedy, case, run, finding, values, evaluator)
+    given = present(flag, run)
     if change.action == "remove":
-        return Advice(remedy.id, "remove", option, from_=current, values=values) if current is not None else None
-    if any(present(flags[c], run) is not None for c in flag.conflicts if c in flags):
-        return None
-    to = change.to
+        if not switched_on(given):
+            return None
+        effect = simulate(case, run, finding, [Move(flag.name, from_=given, remove=True)], evaluator)
+        return Advice(remedy.id, "remove", flag.name, from_=given, values=values, effect=effect)
+    to: Scalar | None = change.to
     if remedy.solve:
         solved = SOLVERS[remedy.solve](case, run, finding, evaluator)
         if solved is None:
             return None
-        to = solved.value if isinstance(solved, Known) else None
-        to = int(to) if isinstance(to, float) and to.is_integer() else to
-    before: Scalar | None = current if current is not None else _default(flag, evaluator, run, engine, finding)
-    if to is not None and before is not None and _same(before, to):
+        to = _plain(solved)
+    before = in_force(flag, run)
+    if (to is not None and before is not None and same(before, to)) or not accepts(flag, to, run) or clashes(flag, to, run, flags):
         return None
-    return Advice(remedy.id, "set", option, from_=before, to=to, values=values)
+    effect = simulate(case, run, finding, [Move(flag.name, to, before)], evaluator) if to is not None else ()
+    return Advice(remedy.id, "set", flag.name, from_=before, to=to, values=values, effect=effect)
 
 
-def usable(flag: Flag, run: Run) -> bool:
-    """Does every version that this run can be have the option?"""
-    answer = has_flag(run.version, flag.first_version, flag.last_version)
-    if answer is None and run.version is None:
-        # V0 ended with 0.10.2 and V1 began with 0.6.4: the generation alone narrows the possible versions to a span
-        low, high = {"V0": ("0.2.7", "0.10.2"), "V1": ("0.6.4", "0.33.0")}.get(generation(run) or "", ("0.2.7", "0.33.0"))
-        return has_flag(low, flag.first_version, flag.last_version) is True and has_flag(high, flag.first_version, flag.last_version) is True
-    return answer is True
-
-
-def present(flag: Flag, run: Run) -> Scalar | None:
-    """The value that the user gave for an option, under any of its names; None where it was not given."""
-    given = run.flags()
-    for name in (flag.name, *flag.aliases):
-        key = name.lstrip("-")
-        if key in given:
-            return given[key]
-    if run.launch and flag.env and flag.name in run.launch.environment:
-        return run.launch.environment[flag.name]
-    return None
-
-
-def _default(flag: Flag, evaluator: Evaluator, run: Run, engine: int, finding: Judgement) -> Scalar | None:
-    value = evaluator.setting(flag.name.lstrip("-"), run, engine, finding.window)
-    if not isinstance(value, Known):
+def _without_option(remedy: Remedy, case: Case, run: Run, finding: Judgement, values: dict[str, Value], evaluator: Evaluator) -> Advice | None:
+    """Advice for people and machines around the server. What it moves may have a value and an effect all the same."""
+    if remedy.lever is None or remedy.solve is None:
+        return Advice(remedy.id, values=values)
+    solved = SOLVERS[remedy.solve](case, run, finding, evaluator)
+    if solved is None:
         return None
-    return int(value.value) if float(value.value).is_integer() else value.value
+    to = _plain(solved)
+    effect = simulate(case, run, finding, [Move(remedy.lever, to)], evaluator) if to is not None else ()
+    return Advice(remedy.id, to=to, values=values, effect=effect)
 
 
-def _same(a: Scalar, b: Scalar) -> bool:
-    if isinstance(a, bool) or isinstance(b, bool):
-        return (str(a).lower() in TRUE_WORDS and str(b).lower() in TRUE_WORDS) or str(a).lower() == str(b).lower()
-    try:
-        return abs(float(a) - float(b)) < 1e-9
-    except ValueError:
-        return str(a).strip().lower() == str(b).strip().lower()
+def _plain(solved: Solved) -> Scalar | None:
+    """A solved value as it is typed: 0.9, 64, a text; None where it is not known."""
+    if solved is None or isinstance(solved, Unknown):
+        return None
+    if isinstance(solved, str):
+        return solved
+    return int(solved.value) if float(solved.value).is_integer() else solved.value

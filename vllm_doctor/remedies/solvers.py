@@ -1,6 +1,7 @@
-"""Functions that compute a remedy's value from the case: `(case, run, finding, evaluator) -> Known | Unknown | None`.
+"""Functions that compute a remedy's value from the case: `(case, run, finding, evaluator) -> Known | Unknown | str | None`.
 
-`Unknown` shows the lever without a number; `None` means that the lever has no room here and is not shown at all.
+`Unknown` shows the lever without a number; `None` means that the lever has no room here and is not shown at all; a text is a value that
+is no number. Values are rounded to the safe side, to figures that a person would type.
 """
 
 from __future__ import annotations
@@ -8,36 +9,47 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ..model.case import Case, Known, Run, Unknown, Value
+from msgspec import structs
+
+from ..model.case import Case, Known, Run, Unknown
 from ..model.judgement import Judgement
 from ..signals.evaluate import Evaluator
+from .figures import GIB, Figures, look
+from .options import switched_on
+from .simulate import fit, usual
 
-Solver = Callable[[Case, Run, Judgement, Evaluator], Value | None]
+Solved = Known | Unknown | str | None
+Solver = Callable[[Case, Run, Judgement, Evaluator], Solved]
 
 UTILIZATION_STEP, UTILIZATION_MOST = 0.03, 0.95
 """A step that leaves what lies outside the budget (context, NCCL, graphs before 0.20) its room: 0.95 of 24 GiB leaves 1.2 GiB."""
+OUTSIDE = 1.0 * GIB
+"""CUDA context, NCCL and libraries that come on top of the budget (heuristic: 0.5 to 1 GiB in logs of one GPU)."""
+MARGIN = 0.5 * GIB
+"""Left over when a lever is set by a failed allocation: the next one may ask for a little more (heuristic)."""
 LENGTH_STEP = 256
 """Lengths are rounded down to a multiple: blocks have 16 tokens or more, and nobody wants 36,871."""
+SMALLEST_BUDGET = 512
+"""Below this a step does too little work for what it costs to launch it (vLLM's own smallest default, V0 with chunked prefill)."""
+QUIET_STEP = 0.25
+"""A reader of a stream notices a gap of a quarter of a second (threshold `visible` of prefill-spike)."""
+PRINTED_GIB = 0.005 * GIB
+"""vLLM prints sizes to 0.01 GiB."""
 
 
-def _value(name: str, run: Run, finding: Judgement, evaluator: Evaluator) -> float | None:
-    engine = finding.engine if finding.engine is not None else run.engines[0]
-    value = evaluator.value(name, run, engine, finding.window)
-    return value.value if isinstance(value, Known) else None
-
-
-def max_model_len_that_fits(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Value | None:
-    """The longest length that the KV pool holds: vLLM's own estimate, its token count, or by proportion of needed and available memory."""
-    events = run.events_of("startup.kv_below_max_len")
-    for event in events:
+def max_model_len_that_fits(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """The longest length that the KV pool holds: vLLM's own estimate, its token count, by needed and available memory, or the pool's size."""
+    for event in run.events_of("startup.kv_below_max_len"):
+        figures = {k.rpartition(".")[2]: float(v) for k, v in event.values.items() if isinstance(v, int | float)}
         for name in ("estimated_length", "capacity"):
-            found = event.values.get(f"startup.kv_below_max_len.{name}")
-            if isinstance(found, int | float) and found > 0:
-                return Known(float(_rounded(found)), (event.ref,))
-        need, have = (event.values.get(f"startup.kv_below_max_len.{n}") for n in ("needed", "available"))
-        length = event.values.get("startup.kv_below_max_len.max_model_len")
-        if all(isinstance(v, int | float) and v > 0 for v in (need, have, length)):
-            return Known(float(_rounded(float(length) * float(have) / float(need))), (event.ref,))  # type: ignore[arg-type]
+            if figures.get(name, 0) > 0:
+                return Known(float(_rounded(figures[name])), (event.ref,))
+        need, have, length = (figures.get(n, 0.0) for n in ("needed", "available", "max_model_len"))
+        if have > PRINTED_GIB and need > 0 and length > 0:
+            return Known(float(_rounded(length * (have - PRINTED_GIB) / (need + PRINTED_GIB))), (event.ref,))
+    f = look(case, run, finding, evaluator)
+    if f.kv_tokens and f.max_len and f.kv_tokens < f.max_len:
+        return Known(float(_rounded(f.kv_tokens)))
     return Unknown("startup-log")
 
 
@@ -45,58 +57,222 @@ def _rounded(tokens: float) -> int:
     return int(tokens // LENGTH_STEP * LENGTH_STEP) if tokens >= 2 * LENGTH_STEP else max(1, int(tokens))
 
 
-def more_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Value | None:
-    """One step up, where there is room below the most that we dare advise."""
-    now = _value("memory.utilization_in_force", run, finding, evaluator)
-    if now is None:
+def _power_of_two(value: float) -> int:
+    return 2 ** math.floor(math.log2(value)) if value >= 1 else 0
+
+
+def _shortfall(run: Run, f: Figures) -> float | None:
+    """Bytes that the start lacked for one request of max-model-len (or for any block at all)."""
+    for event in run.events_of("startup.kv_below_max_len"):
+        need, have = (event.values.get(f"startup.kv_below_max_len.{n}") for n in ("needed", "available"))
+        if isinstance(need, int | float) and isinstance(have, int | float):
+            return float(need) - float(have) + 2 * PRINTED_GIB
+    stated = next((x for x in run.facts if x.name == "memory.kv_cache" and isinstance(x.value, int | float) and x.value <= 0), None)
+    return None if stated is None else MARGIN - float(stated.value)
+
+
+def more_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """What the start lacked on top; in service as much as leaves context, libraries and uncounted graphs their room. Never above 0.95, nor
+    above what was free at start."""
+    f = look(case, run, finding, evaluator)
+    if f.utilization is None:
         return Unknown("launch-command")
-    return Known(round(min(UTILIZATION_MOST, now + UTILIZATION_STEP), 2)) if now < UTILIZATION_MOST else None
+    if f.utilization >= UTILIZATION_MOST:
+        return None
+    if f.total is None:
+        return Known(round(min(UTILIZATION_MOST, f.utilization + UTILIZATION_STEP), 2))
+    outside = OUTSIDE + (0.0 if f.graphs_counted else f.graphs or 0.0)
+    most = min(UTILIZATION_MOST, 1 - outside / f.total)
+    free = next((float(x.value) for x in run.facts if x.name == "memory.free_at_start" and isinstance(x.value, int | float)), None)
+    if free is not None:
+        most = min(most, free / f.total)
+    lacking = _shortfall(run, f)
+    wanted = most if lacking is None else f.utilization + lacking / f.total
+    to = math.ceil(wanted * 100 - 1e-6) / 100 if lacking is not None else math.floor(most * 100 + 1e-6) / 100
+    return Known(round(to, 2)) if f.utilization < to <= most + 1e-9 else None
 
 
-def less_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Value | None:
-    """One step down: room for what is allocated outside the budget."""
-    now = _value("memory.utilization_in_force", run, finding, evaluator)
-    return Unknown("launch-command") if now is None else Known(round(now - UTILIZATION_STEP, 2))
+def less_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """What leaves the allocation that failed its place outside the budget, with a margin; one step down where its size is not known."""
+    f = look(case, run, finding, evaluator)
+    if f.utilization is None:
+        return Unknown("launch-command")
+    if f.total and f.oom_requested is not None and f.oom_free is not None:
+        lacking = max(0.0, f.oom_requested - f.oom_free) + MARGIN
+        if f.kv_bytes is not None and lacking >= f.kv_bytes:
+            return None
+        to = math.floor((f.utilization - lacking / f.total) * 100 + 1e-6) / 100
+        return Known(round(to, 2)) if to >= 0.3 else None
+    return Known(round(f.utilization - UTILIZATION_STEP, 2))
 
 
-def seqs_for_the_queue(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Value | None:
+def cpu_space(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """GiB for the CPU backend's pool: what one full-length request needs, or what all that were present need."""
+    f = look(case, run, finding, evaluator)
+    for event in run.events_of("startup.kv_below_max_len"):
+        needed = event.values.get("startup.kv_below_max_len.needed")
+        if isinstance(needed, int | float) and needed > PRINTED_GIB:
+            return Known(float(math.ceil(needed / GIB)))
+    given = run.launch.environment.get("VLLM_CPU_KVCACHE_SPACE") if run.launch else None
+    if given and given.isdigit() and f.present and f.kv_tokens and (each := usual(f)):
+        factor = f.present * each / f.kv_tokens
+        return Known(float(math.ceil(int(given) * factor))) if factor > 1 else None
+    return Unknown("launch-command")
+
+
+def seqs_for_the_queue(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
     """Enough slots for everybody that ran and waited at once, as far as the KV pool holds them at their present use."""
-    limit = _value("scheduler.max_num_seqs", run, finding, evaluator)
-    waiting = _value("requests.waiting.max", run, finding, evaluator)
-    running = _value("requests.running.max_while_waiting", run, finding, evaluator)
-    usage = _value("kv_cache.usage.max_while_waiting", run, finding, evaluator)
-    if waiting is None or running is None or usage is None:
+    f = look(case, run, finding, evaluator)
+    if f.waiting is None or f.running is None or f.usage is None:
         return Unknown("stats-lines")
-    wanted = running + waiting
-    if usage > 0:
-        wanted = min(wanted, running * 0.9 / usage)  # keep a tenth of the pool free: requests grow while they run
-    value = 2 ** math.floor(math.log2(wanted)) if wanted >= 1 else 0
-    base = limit if limit is not None else running
+    usage = evaluator.value("kv_cache.usage.max_while_waiting", run, finding.engine or run.engines[0], finding.window)
+    wanted = f.present or f.running + f.waiting
+    if isinstance(usage, Known) and usage.value > 0:
+        wanted = min(wanted, f.running * 0.9 / usage.value)  # keep a tenth of the pool free: requests grow while they run
+    longest = fit(_unlimited(f), f.lengths.get("p95"))
+    if longest is not None:
+        wanted = min(wanted, max(longest, f.slots or f.running))
+    value: float = _power_of_two(wanted)
+    base = f.slots if f.slots is not None else f.running
     if value <= base:
         value = int(base * 1.5) if wanted >= base * 1.5 else 0
     return Known(float(value)) if value > base else None
 
 
-def seqs_that_fit(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Value | None:
-    """The most requests that ran together without being put back: the smallest batch while others waited is what the pool carried."""
-    lowest = _value("requests.running.min_while_waiting", run, finding, evaluator)
-    return Unknown("stats-lines") if lowest is None else Known(float(max(1, int(lowest))))
+def _unlimited(f: Figures) -> Figures:
+    return structs.replace(f, slots=None)
 
 
-def quarter_token_budget(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Value | None:
-    """A quarter of the token budget, not below 512: steps get shorter in proportion."""
-    budget = _value("scheduler.token_budget", run, finding, evaluator)
-    if budget is None:
+def seqs_that_fit(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """As many as the pool holds at the length that only 5 % exceed, but no fewer than it was seen to carry while others waited."""
+    f = look(case, run, finding, evaluator)
+    held = fit(_unlimited(f), f.lengths.get("p95"))
+    known = [x for x in (held, f.least_running) if x is not None]
+    if not known:
+        return Unknown("stats-lines")
+    value = max(1, int(max(known)))
+    return None if f.slots is not None and value >= f.slots else Known(float(value))
+
+
+def token_budget_for_step(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """The budget at which the longest step takes a quarter of a second, in proportion; a quarter of it where no step's length is known, half of
+    it where memory ran out. A power of two, not below 512 nor below max-num-seqs (the engine refuses that)."""
+    f = look(case, run, finding, evaluator)
+    if f.budget is None:
         return Unknown("launch-command")
-    return Known(max(512.0, budget // 4)) if budget > 1024 else None
+    share = 1 / 2 if finding.variant == "oom" or f.oom_requested is not None else 1 / 4
+    if share == 1 / 4 and f.step:
+        share = min(1 / 2, QUIET_STEP / f.step)
+    to = max(_power_of_two(f.budget * share), SMALLEST_BUDGET, _power_of_two(2 * (f.slots or 1) - 1))
+    return Known(float(to)) if to < f.budget else None
+
+
+def prefill_chunk(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """What one long prompt may take of a step: a quarter of the budget, 256 to 1,024 tokens, and less than the longest prompt."""
+    f = look(case, run, finding, evaluator)
+    if f.budget is None:
+        return Unknown("launch-command")
+    to = max(256, min(1024, _power_of_two(f.budget / 4)))
+    return Known(float(to)) if to < f.budget and to < (f.longest_prompt or math.inf) else None
+
+
+def profile_budget(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """The largest token budget whose activation peak leaves what the start lacked; 2,048 where the peak is not printed. Never more than now."""
+    f = look(case, run, finding, evaluator)
+    if f.budget is None:
+        return Unknown("launch-command")
+    lacking = _shortfall(run, f)
+    least = max(SMALLEST_BUDGET, _power_of_two(2 * (f.slots or 1) - 1))
+    if f.activation and lacking is not None:
+        to = _power_of_two(f.budget * (1 - lacking / f.activation)) if lacking < f.activation else 0
+        return Known(float(to)) if least <= to < f.budget else None
+    to = max(2048, least)
+    return Known(float(to)) if to < f.budget else None
+
+
+def output_cap(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """The max_tokens at which all requests that were present fit at once, prompts at their 95th percentile. A multiple of 16."""
+    f = look(case, run, finding, evaluator)
+    if not f.kv_tokens or not f.present or f.prompt_p95 is None or not f.longest_output:
+        return Unknown("metrics-scrapes")
+    together = min(f.present, f.slots) if f.slots else f.present
+    room = f.kv_tokens / together - f.prompt_p95
+    to = int(room // 16 * 16)
+    return Known(float(to)) if 16 <= to < f.longest_output else Unknown("metrics-scrapes")
+
+
+def all_gpus(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """The largest power of two of the GPUs that were seen; heads divide by it in nearly every model."""
+    f = look(case, run, finding, evaluator)
+    seen = _power_of_two(len(case.gpus))
+    return Known(float(seen)) if seen > f.ranks else Unknown("nvidia-smi")
+
+
+def replicas_on_gpus(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """As many replicas as the GPUs that were seen have room for."""
+    f = look(case, run, finding, evaluator)
+    count = int(len(case.gpus) // f.ranks)
+    return Known(float(count)) if count > 1 else None
+
+
+def one_more_replica(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """Two in place of one server."""
+    return Known(2.0)
+
+
+def queue_limit(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """As many as run at once: whoever is behind them waits longer than one batch takes. Only for a queue of twice that."""
+    f = look(case, run, finding, evaluator)
+    if not f.running:
+        return Unknown("stats-lines")
+    return Known(f.running) if f.waiting and f.waiting >= 2 * f.running else None
+
+
+def half_capture_size(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """Graphs up to the largest batch that was seen, rounded up to a power of two; half of vLLM's 512 where none was."""
+    f = look(case, run, finding, evaluator)
+    largest = min(512.0, 2 * f.slots) if f.slots else 512.0
+    seen = evaluator.value("requests.running.max", run, finding.engine or run.engines[0], finding.window)
+    to = 2 ** math.ceil(math.log2(max(8.0, seen.value))) if isinstance(seen, Known) and seen.value else 256
+    return Known(float(to)) if to < largest else None
+
+
+def allocator_setting(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """expandable_segments beside what is set already."""
+    given = run.launch.environment.get("PYTORCH_CUDA_ALLOC_CONF", "") if run.launch else ""
+    kept = [p for p in given.split(",") if p.strip() and not p.strip().lower().startswith("expandable_segments")]
+    return ",".join([*kept, "expandable_segments:True"])
+
+
+def offload_shortfall(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """GiB of weights to keep in host memory: what the start lacked, in whole GiB. More than half of the weights helps nobody."""
+    f = look(case, run, finding, evaluator)
+    lacking = _shortfall(run, f)
+    if lacking is None:
+        return Unknown("startup-log")
+    already = run.flags().get("cpu-offload-gb")
+    base = float(already) if isinstance(already, int | float) and switched_on(already) else 0.0
+    to = base + math.ceil(lacking / GIB)
+    return Known(float(to)) if f.weights is None or to * GIB <= f.weights / 2 else None
 
 
 SOLVERS: dict[str, Solver] = {
     "max_model_len_that_fits": max_model_len_that_fits,
     "more_utilization": more_utilization,
     "less_utilization": less_utilization,
+    "cpu_space": cpu_space,
     "seqs_for_the_queue": seqs_for_the_queue,
     "seqs_that_fit": seqs_that_fit,
-    "quarter_token_budget": quarter_token_budget,
+    "token_budget_for_step": token_budget_for_step,
+    "prefill_chunk": prefill_chunk,
+    "profile_budget": profile_budget,
+    "output_cap": output_cap,
+    "all_gpus": all_gpus,
+    "replicas_on_gpus": replicas_on_gpus,
+    "one_more_replica": one_more_replica,
+    "queue_limit": queue_limit,
+    "half_capture_size": half_capture_size,
+    "allocator_setting": allocator_setting,
+    "offload_shortfall": offload_shortfall,
 }
 """The names that `solve` in a remedy may use."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from ..model.observations import Scalar
-from ..model.report import Basis, RemedyKind, Severity, Status, Weight
+from ..model.report import RemedyKind, Severity, Status, Weight
 
 WhenText = str | list[Any] | dict[str, Any]
 
@@ -100,11 +100,13 @@ class CauseTest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NotRemedyRule(Struct, frozen=True, forbid_unknown_fields=True):
-    """Advice that is often given for this cause and does not help, with the reason."""
+    """Advice that is often given for this cause and does not help, with the reason. `where` names conditions of `remedies/conditions.py`."""
 
     flag: str
     because: Text
     when: WhenText | None = None
+    applies: Applies | None = None
+    where: list[str] = field(default_factory=list)
 
 
 class Cause(Struct, frozen=True, forbid_unknown_fields=True, rename={"for_": "for"}):
@@ -138,16 +140,12 @@ class ChangeRule(Struct, frozen=True, forbid_unknown_fields=True):
     to: Scalar | None = None
 
 
-class EffectRule(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is predicted, in words, until a model computes it."""
-
-    quantity: str
-    unit: str
-    basis: Basis
-
-
 class Remedy(Struct, frozen=True, forbid_unknown_fields=True):
-    """One thing to change. `when` bounds it to cases where it helps; version bounds of flags live in `knowledge/flags.yaml` only."""
+    """One thing to change. `when` and `where` bound it to cases where it helps: `when` compares signals, `where` names conditions of
+    `remedies/conditions.py` that ask for more than a signal. Version bounds of options live in `knowledge/flags.yaml` only.
+
+    `solve` names a function of `remedies/solvers.py`. `lever` names what is moved where it is no option of the server (a closed list in
+    `remedies/simulate.py`), so that its effect can be predicted all the same."""
 
     id: str
     title: Text
@@ -157,9 +155,10 @@ class Remedy(Struct, frozen=True, forbid_unknown_fields=True):
     sources: list[str]
     change: ChangeRule | None = None
     solve: str | None = None
+    lever: str | None = None
     when: WhenText | None = None
+    where: list[str] = field(default_factory=list)
     applies: Applies | None = None
-    effect: list[EffectRule] = field(default_factory=list)
 
 
 class FlagDefault(Struct, frozen=True, forbid_unknown_fields=True):
@@ -173,7 +172,10 @@ class FlagDefault(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Flag(Struct, frozen=True, forbid_unknown_fields=True):
-    """A launch option or environment variable: the versions that have it, its defaults, what it does."""
+    """A launch option or environment variable: the versions that have it, its defaults, what it does.
+
+    `effective` lists where it has an effect at all (empty: wherever it exists); `value_versions` the versions that know a value, for values
+    younger than the option. `conflicts` are `OTHER SPECIFIER`: where the two must not be combined."""
 
     name: str
     first_version: str
@@ -185,6 +187,8 @@ class Flag(Struct, frozen=True, forbid_unknown_fields=True):
     aliases: list[str] = field(default_factory=list)
     defaults: list[FlagDefault] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
+    effective: list[Applies] = field(default_factory=list)
+    value_versions: dict[str, str] = field(default_factory=dict)
 
 
 class Metric(Struct, frozen=True, forbid_unknown_fields=True):

@@ -21,6 +21,7 @@ class Evaluator:
         self.case = case
         self.flags = flags
         self._known: dict[tuple[str, str, int, Window], Value] = {}
+        self.memo: dict[object, object] = {}  # what layers above derive once per case
 
     def value(self, name: str, run: Run, engine: int, window: Window) -> Value:
         """The signal in its catalogue unit, or Unknown with what to attach. Raises KeyError for a name that is not declared."""

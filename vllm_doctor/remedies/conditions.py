@@ -1,0 +1,143 @@
+"""Conditions of remedies that ask for more than a signal: hardware, the engine's way of working, what is set. `where` names them.
+
+Each answers True, False or None (the case does not say); a remedy is shown only where all its conditions are True.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..capacity.defaults import LONG_CONTEXT
+from ..capacity.names import find_gpu
+from ..capacity.observed import option, whole
+from ..model.case import Case, Known, Run
+from ..model.judgement import Judgement
+from ..ruleset.load import load_knowledge
+from ..signals.evaluate import Evaluator
+from ..versions import generation, parse, satisfies
+from .figures import graphs_counted
+from .options import switched_on
+
+Condition = Callable[[Case, Run, Judgement, Evaluator], bool | None]
+
+FP8_CAPABILITY = 8.9
+"""First compute capability with native FP8 (Ada): A100 and older have none (rules/knowledge/gpus.yaml)."""
+
+
+def fp8_hardware(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Do all GPUs that were seen compute in FP8? None where no GPU was named, or one that nobody knows."""
+    names = {g.name for g in case.gpus if g.name}
+    if not names:
+        return None
+    answers: set[bool | None] = set()
+    for name in names:
+        gpu = find_gpu(name, load_knowledge()).gpu
+        capability = gpu.compute_capability if gpu else ""
+        try:
+            answers.add(float(capability) >= FP8_CAPABILITY)
+        except ValueError:
+            answers.add(None)
+    return False if False in answers else None if None in answers else True
+
+
+def sixteen_bit_cache(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Is the KV cache in the model's own 16-bit type?"""
+    return str(option(run, "kv-cache-dtype") or "auto").lower() in ("auto", "bfloat16", "float16", "half")
+
+
+def pool_by_budget(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Is the pool what the budget leaves? Not where the number of blocks or the bytes are forced."""
+    return not (whole(option(run, "num-gpu-blocks-override")) or whole(option(run, "kv-cache-memory-bytes")))
+
+
+def length_does_not_fit(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Is there a pool, and is it one request of max-model-len that does not fit? A shorter length frees no memory where nothing is left."""
+    if run.events_of("startup.kv_below_max_len"):
+        return True
+    return not run.events_of("startup.no_kv_memory")
+
+
+def unchunked(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """V0 with whole prompts in a step: chunked prefill was off unless asked for, up to 32k of max-model-len."""
+    own = generation(run)
+    if own == "V1":
+        return False
+    stated = option(run, "enable-chunked-prefill")
+    if stated is not None:
+        return str(stated).lower() == "false" and own == "V0"
+    engine = finding.engine if finding.engine is not None else run.engines[0]
+    length = evaluator.value("model.max_len", run, engine, finding.window)
+    if own is None or parse(run.version) is None or not isinstance(length, Known):
+        return None
+    return length.value <= LONG_CONTEXT or satisfies(run.version, "<0.5.5") is True
+
+
+def chunked(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """May a step hold less than a whole prompt? Only then can the token budget be below max-model-len."""
+    answer = unchunked(case, run, finding, evaluator)
+    if answer is not None:
+        return not answer
+    # V1 chunks always, but for a user who switched it off
+    return None if generation(run) != "V1" else str(option(run, "enable-chunked-prefill")).lower() != "false"
+
+
+def graphs_in_budget(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Do CUDA graphs take from the KV pool? From 0.20.0, unless they are off."""
+    if switched_on(run.flags().get("enforce-eager")) or (run.text("device.type") or "cuda") == "cpu":
+        return False
+    return graphs_counted(run)
+
+
+def graphs_outside_budget(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Do CUDA graphs come on top of the budget? Before 0.20.0, unless they are off."""
+    if switched_on(run.flags().get("enforce-eager")) or (run.text("device.type") or "cuda") == "cpu":
+        return False
+    counted = graphs_counted(run)
+    return None if counted is None else not counted
+
+
+def spare_gpus(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Are there more GPUs than the server uses? Only a GPU dump can tell."""
+    if not case.gpus:
+        return None
+    engine = finding.engine if finding.engine is not None else run.engines[0]
+    used = 1.0
+    for name in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
+        value = evaluator.setting(name, run, engine, finding.window)
+        used *= value.value if isinstance(value, Known) else 1.0
+    return len(case.gpus) >= 2 * used
+
+
+def several_gpus(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Does the server itself use several GPUs?"""
+    engine = finding.engine if finding.engine is not None else run.engines[0]
+    values = [evaluator.setting(o, run, engine, finding.window) for o in ("tensor-parallel-size", "pipeline-parallel-size")]
+    known = [v.value for v in values if isinstance(v, Known)]
+    return max(known) > 1 if known else None
+
+
+def latency_face(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Is the finding about long steps, not about memory?"""
+    return finding.variant != "oom"
+
+
+def memory_ran_out(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Is the finding about an allocation that failed?"""
+    return finding.variant != "latency" and run.event_count("oom") > 0
+
+
+CONDITIONS: dict[str, Condition] = {
+    "fp8_hardware": fp8_hardware,
+    "sixteen_bit_cache": sixteen_bit_cache,
+    "pool_by_budget": pool_by_budget,
+    "length_does_not_fit": length_does_not_fit,
+    "unchunked": unchunked,
+    "chunked": chunked,
+    "graphs_in_budget": graphs_in_budget,
+    "graphs_outside_budget": graphs_outside_budget,
+    "spare_gpus": spare_gpus,
+    "several_gpus": several_gpus,
+    "latency_face": latency_face,
+    "memory_ran_out": memory_ran_out,
+}
+"""The names that `where` in a remedy or a not-remedy may use."""

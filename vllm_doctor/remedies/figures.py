@@ -1,0 +1,209 @@
+"""What a case says about one server that bears on the effect of a change: memory, lengths, load, steps. Unknown is None, never 0.
+
+Bytes are per GPU. Memory comes from the ledger: what the log prints is taken as printed.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from ..capacity.ledger import Ledger, ledger
+from ..capacity.observed import lengths as lengths_of
+from ..capacity.observed import option, whole
+from ..model.case import Case, Known, Run, Window
+from ..model.judgement import Judgement
+from ..ruleset.load import load_knowledge
+from ..signals.evaluate import Evaluator
+from ..signals.windows import windows
+from ..versions import generation, parse
+
+GIB = float(2**30)
+GRAPHS_COUNTED_SINCE = "0.20.0"
+
+
+class Figures(Struct, frozen=True):
+    """One engine of one run. `lengths` are tokens per request, by `p50` and `p95`; `outputs` the part of them that was generated.
+
+    `present`: the most requests that ran and waited at the same time. `held`: tokens that a running request held on average while others
+    waited. `least_running` ran while others waited. `itl_p99` and `step` are seconds; `chunk` is what one prompt may take of a step.
+    `fixed_pool`: the number of blocks was forced, `pool_by_budget` the tokens that there would have been otherwise."""
+
+    engine: str | None = None
+    device: str = "cuda"
+    total: float | None = None
+    utilization: float | None = None
+    weights: float | None = None
+    activation: float | None = None
+    graphs: float | None = None
+    graphs_counted: bool | None = None
+    kv_bytes: float | None = None
+    kv_tokens: float | None = None
+    bytes_per_token: float | None = None
+    block_size: float | None = None
+    max_len: float | None = None
+    slots: float | None = None
+    budget: float | None = None
+    ranks: float = 1.0
+    lengths: dict[str, float] = field(default_factory=dict)
+    outputs: dict[str, float] = field(default_factory=dict)
+    fixed_pool: bool = False
+    pool_by_budget: float | None = None
+    reserve: float | None = 0.0
+    host: float | None = None
+    chunks: float = 100.0
+    chunk: float | None = None
+    longest_prompt: float | None = None
+    longest_output: float | None = None
+    prompt_p95: float | None = None
+    present: float | None = None
+    held: float | None = None
+    waiting: float | None = None
+    running: float | None = None
+    least_running: float | None = None
+    usage: float | None = None
+    step: float | None = None
+    itl_p99: float | None = None
+    oom_requested: float | None = None
+    oom_free: float | None = None
+    oom_total: float | None = None
+    reserved: float | None = None
+    cut_streams: float | None = None
+
+
+def look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Figures:
+    """The figures of the finding's engine. Load is that of the finding's window; lengths are those of the whole run, which has more of
+    them; memory is that of the ledger, by the tightest GPU."""
+    key = ("figures", run.id, finding.engine, finding.cause, finding.window)
+    if key not in evaluator.memo:
+        evaluator.memo[key] = _look(case, run, finding, evaluator)
+    found = evaluator.memo[key]
+    assert isinstance(found, Figures)
+    return found
+
+
+def account(case: Case, run: Run, evaluator: Evaluator) -> Ledger | None:
+    """The run's ledger, with the model's shape where its name is known; remembered."""
+    key = ("ledger", run.id)
+    if key not in evaluator.memo:
+        speaks = any(f.name.startswith(("memory.", "kv_cache.")) for f in run.facts)
+        evaluator.memo[key] = ledger(run, case, load_knowledge()) if speaks else None
+    found = evaluator.memo[key]
+    assert found is None or isinstance(found, Ledger)
+    return found
+
+
+def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Figures:
+    engine = finding.engine if finding.engine is not None else run.engines[0]
+    wholes = [w for w in windows(run, engine) if w.whole]
+
+    def value(name: str, window: Window | None = None) -> float | None:
+        found = evaluator.value(name, run, engine, window or finding.window)
+        return found.value if isinstance(found, Known) and abs(found.value) != float("inf") else None
+
+    def overall(name: str) -> float | None:
+        return next((v for w in wholes if (v := value(name, w)) is not None), value(name))
+
+    found = account(case, run, evaluator)
+    part = found.tightest.get if found else lambda name: None
+    tokens = found.kv_tokens if found else None
+    observed = lengths_of(run, tokens)
+    lengths = {"p50": observed.p50, "p95": observed.p95} if observed else {}
+    outputs = {w: v for w in lengths if observed and observed.finished and (v := overall(f"request.generation_tokens.{w}")) is not None}
+    each, pool = found.kv_bytes_per_token if found else None, part("kv")
+    if pool is None and each and tokens:
+        pool = int(each * tokens)
+    graphs, counted = part("graphs"), graphs_counted(run)
+    fixed = _forced(run)
+    usage, batch = value("kv_cache.usage.while_waiting"), value("requests.running.while_waiting")
+    held = tokens * usage / batch if tokens and usage and batch else None
+    lumped = bool(found and found.tightest.lumped)
+    oom = _oom(run)
+    tensor = evaluator.setting("tensor-parallel-size", run, engine, finding.window)
+    return Figures(
+        engine=generation(run),
+        device=run.text("device.type") or "cuda",
+        total=part("total"),
+        utilization=value("memory.utilization_in_force"),
+        weights=part("weights"),
+        activation=None if lumped else part("activation"),
+        graphs=graphs,
+        graphs_counted=counted,
+        kv_bytes=pool if pool is not None and pool > 0 else None,
+        kv_tokens=tokens,
+        bytes_per_token=each,
+        block_size=value("kv_cache.block_size") or whole(option(run, "block-size")),
+        max_len=value("model.max_len"),
+        slots=value("scheduler.max_num_seqs"),
+        budget=value("scheduler.token_budget"),
+        ranks=tensor.value if isinstance(tensor, Known) and tensor.value >= 1 else 1.0,
+        lengths=lengths,
+        outputs=outputs,
+        fixed_pool=fixed,
+        pool_by_budget=_unforced(run, fixed, tokens),
+        longest_prompt=overall("request.prompt_tokens.max"),
+        longest_output=overall("request.generation_tokens.max"),
+        prompt_p95=overall("request.prompt_tokens.p95"),
+        held=held,
+        present=_present(run, engine, finding.window),
+        waiting=value("requests.waiting.max"),
+        running=value("requests.running.max_while_waiting"),
+        least_running=value("requests.running.min_while_waiting"),
+        usage=usage,
+        step=value("step.duration.max") or (value("latency.itl.p99") if finding.cause == "prefill-spike" else None),
+        itl_p99=overall("latency.itl.p99"),
+        oom_requested=oom.get("requested"),
+        oom_free=oom.get("free"),
+        oom_total=oom.get("total"),
+        reserved=value("oom.reserved"),
+        cut_streams=value("shutdown.cut_streams"),
+    )
+
+
+def graphs_counted(run: Run) -> bool | None:
+    """Are CUDA graphs part of the budget? Since 0.20.0 by default; None where the version is unknown."""
+    version = parse(run.version)
+    if run.fact("memory.graphs_estimated"):
+        return True
+    first = parse(GRAPHS_COUNTED_SINCE)
+    return None if version is None or first is None else version >= first
+
+
+def _forced(run: Run) -> bool:
+    """Is the number of blocks forced?"""
+    return bool(whole(option(run, "num-gpu-blocks-override")))
+
+
+def _unforced(run: Run, forced: bool, tokens: float | None) -> float | None:
+    """Tokens that the pool would have without the override: vLLM prints the number of blocks that it replaces."""
+    blocks, by_budget = whole(option(run, "num-gpu-blocks-override")), run.fact("kv_cache.blocks_by_budget")
+    if not forced or not blocks or not tokens or by_budget is None or not isinstance(by_budget.value, int | float):
+        return None
+    return tokens * by_budget.value / blocks
+
+
+def _oom(run: Run) -> dict[str, float]:
+    """Figures of the failure that lacked most; the first one where none states both sizes."""
+    found = [
+        {k.removeprefix("oom."): float(v) for k, v in e.values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+        for e in run.events_of("oom")
+    ]
+    complete = [f for f in found if "requested" in f and "free" in f]
+    if complete:
+        return max(complete, key=lambda f: f["requested"] - f["free"])
+    return found[0] if found else {}
+
+
+def _present(run: Run, engine: int, window: Window) -> float | None:
+    """The most requests that ran and waited in one slot of time."""
+    if not 0 <= window.track < len(run.tracks):
+        return None
+    series = run.tracks[window.track].series
+    running, waiting = series.get(("requests.running", engine)), series.get(("requests.waiting", engine))
+    if running is None or waiting is None or running.exponent != waiting.exponent:
+        return None
+    sums = [
+        running.buckets[slot].last.value + bucket.last.value
+        for slot, bucket in waiting.buckets.items()
+        if slot in running.buckets and window.start <= bucket.last.time <= window.end
+    ]
+    return max(sums, default=None)

@@ -248,7 +248,14 @@ def exception_count(c: Context) -> Value:
             if kind == "exception" and not _engines_own(event, death):
                 continue
             found.append(event.ref)
+    if not found and death and not _covers(c, death):
+        return Unknown("whole-log")
     return Known(float(len(found)), tuple(sorted(found, key=lambda r: r.line)[:3]))
+
+
+def _covers(c: Context, event: Event) -> bool:
+    """Does the log reach far enough back that a cause of this event would stand in it? A paste often begins with the last lines."""
+    return c.run.has_banner or event.ref.line > NEAR_LINES
 
 
 NEAR_LINES, NEAR_SECONDS = 400, 60.0
@@ -273,7 +280,9 @@ def shutdown_before_failure(c: Context) -> Value:
         return Unknown("server-log")
     stop, failure = first_line(c.run, ("shutdown.requested", "shutdown.http")), first_line(c.run, FAILURES)
     if stop is None:
-        return Known(0.0, (failure.ref,) if failure else ())
+        return Known(0.0, (failure.ref,)) if failure and _covers(c, failure) else Unknown("whole-log") if failure else Known(0.0)
+    if stop.kind == "shutdown.http" and failure is None and not _covers(c, stop):
+        return Unknown("whole-log")  # the HTTP server stops after a dead engine too, and that may have been cut off
     orderly = failure is None or _before(stop, failure)
     return Known(1.0 if orderly else 0.0, (stop.ref,) if orderly or failure is None else (failure.ref, stop.ref))
 

@@ -40,7 +40,7 @@ def satisfies(text: str | None, specifier: str) -> bool | None:
 def has_flag(text: str | None, first: str, last: str) -> bool | None:
     """Does this version have an option sampled in releases first..last? The bounds are sampled, so both ends of the table are open;
     None where the version is unknown and not every release has it."""
-    low, high = parse(first), parse(last)
+    low, high = parse(first), NEWEST if last == "open" else parse(last)
     if low is None or high is None:
         return True  # not a vLLM version: an option of torch, say
     everywhere = low <= OLDEST and high >= NEWEST

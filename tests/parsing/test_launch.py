@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from vllm_doctor.model.observations import Launch
 from vllm_doctor.parsing.launch import find
 from vllm_doctor.ruleset import strict_yaml
 from vllm_doctor.ruleset.schema import Flag
+from vllm_doctor.versions import has_flag
 
 KNOWLEDGE = Path(__file__).resolve().parents[2] / "rules" / "knowledge" / "flags.yaml"
 FLAGS = msgspec.convert(strict_yaml.load(KNOWLEDGE.read_text(encoding="utf-8"), "flags.yaml")[0], list[Flag])
@@ -214,3 +216,38 @@ def test_other_text_is_no_launch(text: str) -> None:
 
 def test_without_the_knowledge_table_spellings_stay() -> None:
     assert find("vllm serve m -tp 2", "s", 1)[0].flags == {"-tp": 2}
+
+
+# --- the table -------------------------------------------------------------------------------------------------------------------------
+
+
+def version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)) or (999,)
+
+
+def test_conflicts_and_aliases_of_the_table_name_what_exists() -> None:
+    names = {flag.name for flag in FLAGS}
+    assert [c for flag in FLAGS for c in flag.conflicts if c.split()[0] not in names] == []
+    assert [a for flag in FLAGS for a in flag.aliases if a in names] == []
+
+
+def test_a_default_holds_only_while_its_option_lives() -> None:
+    outside = [
+        (flag.name, default.since, default.until)
+        for flag in FLAGS
+        for default in flag.defaults
+        if version(default.since or "999")[:3] < version(flag.first_version)[:2] or version(default.until or "0") > version(flag.last_version)
+    ]
+    assert outside == []
+
+
+def test_the_two_names_of_the_allocator_setting_have_their_own_ranges() -> None:
+    by_name = {flag.name: flag for flag in FLAGS if flag.env}
+    old, new = by_name["PYTORCH_CUDA_ALLOC_CONF"], by_name["PYTORCH_ALLOC_CONF"]
+    assert (old.first_version, new.first_version, old.last_version, new.last_version) == ("0.2.7", "0.11.1", "open", "open")
+
+
+def test_the_newer_name_is_not_offered_to_releases_before_it() -> None:
+    flag = next(f for f in FLAGS if f.name == "PYTORCH_ALLOC_CONF")
+    answers = [has_flag(release, flag.first_version, flag.last_version) for release in ("0.10.2", "0.11.1", "0.40.0", None)]
+    assert answers == [False, True, True, None]

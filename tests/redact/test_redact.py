@@ -1,0 +1,240 @@
+"""What a report must not give away, and what it must go on saying."""
+
+# ruff: noqa: E501  (lines of logs)
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.redact.corpus import SHAPES, Case, corpus, crash_log
+from vllm_doctor.model.report import Change, Line, Report, RunReport, Tool
+from vllm_doctor.pipeline import analyze
+from vllm_doctor.redact import clean, redact
+from vllm_doctor.redact.secrets import is_secret_name
+from vllm_doctor.reports import RENDERERS, Style
+from vllm_doctor.sources import Source, read
+
+FIXTURES = Path(__file__).resolve().parent.parent.parent / "fixtures"
+TOOL_ = Tool("vllm-doctor", "0", "0")
+
+
+def report_on(text: str, redacted: bool) -> Report:
+    data = text.encode()
+    return analyze([Source("server.log", None, data, len(data))], redact=redacted)
+
+
+def answer(report: Report) -> tuple[object, ...]:
+    findings = [(f.id, f.variant, f.run, f.engine, f.severity, f.status, f.role, f.first_time, len(f.evidence)) for f in report.findings]
+    return report.verdict, findings, [r.id for r in report.ruled_out], [n.id for n in report.not_checked], report.series
+
+
+@lru_cache(maxsize=1)
+def reports_of_the_corpus() -> list[tuple[Case, Report, Report]]:
+    raw = [(c, report_on(crash_log(c), False)) for c in corpus()]
+    return [(c, report, redact(report)) for c, report in raw]
+
+
+def test_the_corpus_has_300_secrets_in_at_least_40_shapes() -> None:
+    assert (len(corpus()), len(SHAPES) >= 40, corpus() == corpus()) == (300, True, True)
+
+
+def test_every_secret_of_the_corpus_reaches_a_report_that_is_not_redacted() -> None:
+    hidden = [c.shape for c, raw, _ in reports_of_the_corpus() if not any(json.dumps(s)[1:-1] in RENDERERS["json"](raw, Style()) for s in c.secrets)]
+    assert hidden == []
+
+
+@pytest.mark.parametrize("form", RENDERERS)
+def test_no_secret_of_the_corpus_is_in_any_output(form: str) -> None:
+    style = Style(detail=1)
+    leaks = [(c.shape, s) for c, _, report in reports_of_the_corpus() for s in c.secrets if s in RENDERERS[form](report, style)]
+    assert leaks == []
+
+
+def test_the_corpus_is_diagnosed_the_same_with_and_without_redaction() -> None:
+    assert [c.shape for c, raw, report in reports_of_the_corpus() if answer(raw) != answer(report)] == []
+
+
+def test_analyze_redacts_unless_told_otherwise() -> None:
+    case = corpus()[0]
+    assert (report_on(crash_log(case), True), report_on(crash_log(case), False)) == reports_of_the_corpus()[0][:0:-1]
+
+
+def test_cleaning_twice_changes_nothing() -> None:
+    once = [clean(c.text) for c in corpus()]
+    assert [clean(text) for text in once] == once
+
+
+def cases() -> list[Path]:
+    return sorted(p.parent for p in FIXTURES.glob("*/case.yaml"))
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda p: p.name)
+def test_a_fixture_is_diagnosed_the_same_with_and_without_redaction(case: Path) -> None:
+    sources, issues = read([str(case)])
+    raw = analyze(sources, extra_issues=issues, redact=False)
+    report = redact(raw)
+    assert answer(report) == answer(raw)
+    assert (raw.redacted, report.redacted) == (False, True)
+
+
+def lines(value: object) -> list[Line]:
+    if isinstance(value, Line):
+        return [value]
+    if isinstance(value, msgspec.Struct):
+        return [line for name in value.__struct_fields__ for line in lines(getattr(value, name))]
+    if isinstance(value, list | tuple):
+        return [line for item in value for line in lines(item)]
+    return [line for item in value.values() for line in lines(item)] if isinstance(value, dict) else []
+
+
+@pytest.mark.parametrize(
+    "case", [p for p in cases() if p.name.startswith(("healthy", "log-", "prefix", "bench", "kv-", "oom-"))], ids=lambda p: p.name
+)
+def test_lines_without_secrets_are_quoted_as_they_are(case: Path) -> None:
+    sources, issues = read([str(case)])
+    found = analyze(sources, extra_issues=issues, redact=False)
+    raw, report = lines(found), lines(redact(found))
+    assert [(r.source.rpartition(case.name)[2], r.line) for r in report] == [(r.source.rpartition(case.name)[2], r.line) for r in raw]
+    texts = [
+        (a, b) for x, y in zip(raw, report, strict=True) for a, b in zip((*x.before, x.text, *x.after), (*y.before, y.text, *y.after), strict=True)
+    ]
+    assert texts
+    # The fixtures hold one address that is not this machine's (from a range for documentation), and prompts in request lines.
+    changed = [(a, b) for a, b in texts if a != b and a.replace("192.0.2.2", "ip-1") != b and "Received request" not in a]
+    assert changed == []
+
+
+READABLE = [
+    "INFO 11-30 13:53:41 [api_server.py:1896] vLLM API server version 0.11.1rc2.dev15+gabc1234d.cu128",
+    "INFO 04-16 14:35:27 [kv_cache_utils.py:864] GPU KV cache size: 524,288 tokens",
+    "Maximum concurrency for 2,048 tokens per request: 256.00x",
+    'vllm:prompt_tokens_total{engine="0",model_name="Qwen/Qwen2.5-7B-Instruct"} 123456.0',
+    "# gpu_blocks: 27899, # CPU blocks: 2048, num_gpu_blocks_override=None, max_tokens=256, max_num_batched_tokens=8192",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB",
+    '  File "/usr/local/lib/python3.12/dist-packages/vllm/v1/engine/core.py", line 711, in run_engine_core',
+    "/usr/local/cuda-12.4/lib64/libcudart.so.12.4.127: nvidia-cublas-cu12==12.4.5.8 nvidia-cudnn-cu12==9.1.0.70",
+    "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.",
+    "INFO:     Uvicorn running on http://0.0.0.0:8000 (Press CTRL+C to quit) localhost 127.0.0.1 ::1",
+    "NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, GPU has fallen off the bus. 00000000:1B:00.0",
+    "eos_token='</s>', pad_token_id=0, stop_token_ids=[151645], hf_overrides={}, hf_token=None, api_key=None, tokenizer_mode=auto",
+    "Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 41.0 tokens/s, Running: 11 reqs, Waiting: 13 reqs",
+    "Dumping scheduler stats: SchedulerStats(num_running_reqs=12, num_waiting_reqs=3, kv_cache_usage=0.81, step_counter=0)",
+    "For further information visit https://errors.pydantic.dev/2.11/v/list_type and https://docs.vllm.ai/en/latest/ and https://huggingface.co/Qwen",
+    "cmpl-c04065be3dac40daa8f71aa14c902bdc-0: num_scheduled_tokens={cmpl-c04065be3dac40daa8f71aa14c902bdc-0: 32}",
+    "(EngineCore_DP0 pid=10836) (APIServer pid=9359) [rank0]: std::exception c10::Error at::native",
+    "set HF_TOKEN to your token, or pass --api-key $VLLM_API_KEY; curl -s http://HOST:PORT/metrics > metrics.txt",
+    'INFO:     127.0.0.1:33920 - "POST /v1/chat/completions HTTP/1.1" 400 Bad Request',
+    "ValueError: Free memory on device cuda:0 (3.1/79.1 GiB) on startup is less than desired GPU memory utilization (0.9, 71.19 GiB).",
+    "Loading safetensors checkpoint shards:  25% Completed | 1/4 [00:01<00:03,  1.20s/it] model-00001-of-00004.safetensors",
+]
+
+
+@pytest.mark.parametrize("text", READABLE, ids=lambda t: t[:40])
+def test_what_vllm_says_stays_readable(text: str) -> None:
+    assert clean(text) == text
+
+
+CLEANED = [
+    ("--api-key first-key-111 second-key-222 --port 8000", "--api-key *** *** --port 8000"),
+    ("{'api_key': ['one', 'two'], 'port': 8000}", "{'api_key': [***], 'port': 8000}"),
+    ("postgresql://vllm:p4ss@db.prod.corp:5432/usage", "postgresql://***@host-1:5432/usage"),
+    ("node7-a at 10.1.2.3, then 10.1.2.4 and 10.1.2.3 again", "node7-a at ip-1, then ip-2 and ip-1 again"),
+    ("alice@gpu-7:~$ cat /home/alice/x.log # on gpu-7", "user-1@host-1:~$ cat /home/user-1/x.log # on host-1"),
+    ("密码：hunter2secret", "密码：***"),
+    ("prompt: 'a\\'b', params: SamplingParams(n=1)", "prompt: '***', params: SamplingParams(n=1)"),
+    ('{"log":"prompt: \\"say \\\\\\"hi\\\\\\" now\\", params: X"}', '{"log":"prompt: \\"***\\", params: X"}'),
+    ("half of a prompt', params: SamplingParams(n=1)", "***', params: SamplingParams(n=1)"),
+    ("prompt: 'first\nsecond', params: SamplingParams(n=1)", "prompt: '***\n', params: SamplingParams(n=1)"),
+    ("text=“smart quotes”, n=1", "text=“***”, n=1"),
+    ("data:image/png;base64,iVBORw0KGgo= end", "data:image/png;base64,*** end"),
+    ("token hf_ab…", "token hf_***…"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), CLEANED, ids=lambda t: t[:30])
+def test_what_is_masked_keeps_the_text_around_it(text: str, expected: str) -> None:
+    assert clean(text) == expected
+
+
+def test_names_tell_secrets_from_settings() -> None:
+    secret = [
+        "HF_TOKEN",
+        "api_key",
+        "--api-key",
+        "x-api-key",
+        "AWS_ACCESS_KEY_ID",
+        "dbPassword",
+        "Authorization",
+        "AccountKey",
+        "access_token",
+        "REDIS_AUTH",
+    ]
+    plain = [
+        "max_tokens",
+        "eos_token",
+        "stop_token_ids",
+        "PWD",
+        "ssl_keyfile",
+        "key",
+        "tokenizer",
+        "num_prompt_tokens",
+        "secretKeyRef",
+        "HF_TOKEN_PATH",
+    ]
+    assert [n for n in secret if not is_secret_name(n)] + [n for n in plain if is_secret_name(n)] == []
+
+
+def test_options_and_commands_of_a_report_are_cleaned_by_their_names() -> None:
+    run = RunReport(
+        "run-1",
+        "0.10.2",
+        "V1",
+        "/home/alice/m",
+        (),
+        {"api_key": ["k1"], "host": "10.0.0.7", "max_num_seqs": 64},
+        "vllm serve m --api-key k1",
+        None,
+        None,
+        "stopped",
+    )
+    report = redact(Report(tool=TOOL_, redacted=False, verdict="healthy", summary="peer 10.0.0.7", runs=(run,)))
+    assert report.runs[0].flags == {"api_key": "***", "host": "ip-1", "max_num_seqs": 64}
+    assert (report.runs[0].model, report.runs[0].launch_command, report.summary) == ("/home/user-1/m", "vllm serve m --api-key ***", "peer ip-1")
+
+
+def test_a_change_of_a_secret_option_does_not_show_it() -> None:
+    from vllm_doctor.redact import _Cleaner
+
+    change = msgspec.to_builtins(Change("set", "--api-key", "old", "new"))
+    cleaner = _Cleaner()
+    assert cleaner.walk(change, cleaner.text) == {"action": "set", "flag": "--api-key", "from": "***", "to": "***"}
+
+
+# fmt: off
+ATTACKS = ['"', "\\", '\\"', "'", "prompt: '", "prompt: [", "prompt: x, params: ", "token_ids: [1,", "password = ", "api_key=", "--api-key ", "a.", "a-", "a@b.", "1.", "10.0.0.1 ",
+           "::", "a:", "dead:", "eyJaaaaaaa.", "hf_", "sk-", "Bearer ", "http://a:", "http://a@", "-----BEGIN PRIVATE KEY-----", "/home/a/", "C:\\\\Users\\\\", "user=", "host: a",
+           "[a-1]:29500 ", "<|im_start|>", "[INST]", "Received request x: prompt: y ", "Nov 30 13:54:03 a b: ", "a_key_", "([{", 'messages: [{"content": "', "\n", 'prompt: "\n',
+           "-----BEGIN PRIVATE KEY-----\n", "name: A_KEY\nvalue: ", "ssh -a -b ", "AKIA", "\x00", "密码是", "cookie: ", "A" * 63 + "\n", "aa:"]  # fmt: skip
+BOUNDED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_CPU, (240, 240))  # no stopwatch: it ends what would never end
+from vllm_doctor.redact import clean
+for size, attacks in ((1 << 14, {all}), (1 << 20, {worst})):
+    for attack in attacks:
+        clean((attack * (size // len(attack) + 1))[:size])
+print("done")
+"""
+
+
+def test_hostile_text_costs_bounded_work() -> None:
+    worst = ["prompt: '", "-----BEGIN PRIVATE KEY-----\n", 'prompt: "\n']
+    code = BOUNDED.format(all=ATTACKS, worst=worst)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr

@@ -1,0 +1,113 @@
+"""Prompts, outputs and token ids in request lines, dumps, request bodies and validation errors.
+
+The wordings are those of vLLM 0.2.7 to 0.33 (`Received request`, `Generated response`, `Request ... details`, `Dumping scheduler output`,
+reprs of its request and output types), of OpenAI-style bodies, and of pydantic's errors.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .spans import MASK, Lazy, balanced_end, line_end, mask, opening_quote, quoted_end
+
+_TEXTS = (
+    "system_prompt|negative_prompt|prompt_text|prompt_str|prompts?|generated_text|output_text|outputs?|completions?|texts?|contents?|input_text|input_value"
+    "|inputs?|messages|documents?|question|instructions?|arguments|delta_text|decoded_token|reasoning(?:_content)?|refusal|raw_request|request_body|payload"
+)
+_NAMED = Lazy(rf"(?:(?<![\w-])|(?<=\\[nrt]))({_TEXTS})(?:\\{{0,15}}[\"'])?\s{{0,3}}[:=：]\s{{0,3}}", re.IGNORECASE)
+_TRIGGER = re.compile(
+    r"prompt|output|generated|complet|text|content|input|messages|document|question|instruct|argum|delta|decoded|params:|reason|refusal|raw_req|request_b|payload",
+    re.IGNORECASE,
+)
+NEAR = 2048
+"""How far a part of the same record is looked for; without a bound a hostile text could make the work quadratic."""
+_ONLY_QUOTED = frozenset({"text", "texts", "document", "question", "completion", "content", "reasoning", "instruction"})
+_FIELDS = ("[CompletionOutput", "[PoolingOutput", "[Sample", "['ipc:", "['tcp:", "['inproc:")
+_IDS = Lazy(
+    r"(?:(?<![\w-])|(?<=\\[nrt]))(\w{0,40}?token[_ ]ids|scheduled_spec_decode_tokens)(?:\\{0,15}[\"'])?\s{0,3}[:=：]\s{0,3}"
+    r"(?:array\('\w', ?|tensor\(|deque\(|ConstantList\()?(?=[\[({])",
+    re.IGNORECASE,
+)
+_KNOWN_IDS = frozenset({"stop_token_ids", "eos_token_ids"})
+"""Settings of a model, not what somebody wrote."""
+_REQUEST = Lazy(r"Received request|Generated response|Request \S{1,200} details")
+_BARE = Lazy(r"(?:prompt|output): ?(?=[^\s'\"\\*\[])", re.IGNORECASE)
+_AFTER = Lazy(r"[\"'”’]?, ?(?:(?:sampling[ _])?params: ?|prompt[_ ]token|prompt_embeds|output_token|finish_reason|lora_request)", re.IGNORECASE)
+_TAIL = Lazy(r"[\"'], ?(?:sampling[ _])?params: ?(?:SamplingParams|PoolingParams|BeamSearch)\(")
+_CHAT = Lazy(
+    r"(?:<\|(?:im_start|start_header_id|user|system|assistant|User|begin_of_text)\|>|\[INST\])[^\n]*?(?:<\|(?:im_end|eot_id)\|>|\[/INST\]|$)", re.M
+)
+_IMAGE = Lazy(r"(data:[\w/+.-]{1,60};base64,)[A-Za-z0-9+/=_-]+")
+
+
+def without_prompts(text: str) -> str:
+    """`text` with what people wrote and models answered masked. Names and settings around it stay."""
+    if _TRIGGER.search(text):
+        if _REQUEST.re.search(text):
+            text = _request_lines(text)
+        elif (tail := _TAIL.re.search(text)) and "prompt:" not in text[: tail.start()]:
+            text = mask(text[: tail.start()]) + text[tail.start() :]  # the line begins within a prompt
+        text = _named_values(text)
+    if "oken" in text or "OKEN" in text:
+        text = _token_ids(text)
+    if "<|" in text or "[INST]" in text:
+        text = _CHAT.re.sub(MASK, text)
+    if ";base64," in text:
+        text = _IMAGE.re.sub(r"\1" + MASK, text)
+    return text
+
+
+def _named_values(text: str) -> str:
+    out, done, at = [], 0, 0
+    while match := _NAMED.re.search(text, at):
+        at = match.end()
+        inner = opening_quote(text, at)
+        if inner is not None:
+            end, at = quoted_end(text, inner)
+            end, at = _over_lines(text, end, at)
+            if end > inner and text[inner:end] != MASK:
+                out += [text[done:inner], mask(text[inner:end])]
+                done = end
+        elif text[at : at + 1] in ("[", "{", "(") and match[1].lower() not in _ONLY_QUOTED:
+            if text.startswith(_FIELDS, at):
+                continue  # no text: sockets, or a type whose own fields follow
+            end = balanced_end(text, at)
+            if end - at > 2 and text[at + 1 : end - 1] != MASK:
+                out += [text[done : at + 1], mask(text[at + 1 : end - 1]), text[end - 1 : end]]
+                done = end
+            at = max(end, at + 1)
+    return "".join([*out, text[done:]]) if out else text
+
+
+def _over_lines(text: str, end: int, after: int) -> tuple[int, int]:
+    """A prompt that was logged with its line ends runs on to the parameters that follow it."""
+    if end == after < len(text) and (tail := _TAIL.re.search(text, end, end + NEAR)):
+        return tail.start(), tail.start() + 1
+    return end, after
+
+
+def _request_lines(text: str) -> str:
+    """A prompt that lost its quotes runs to the next known part of its line."""
+    out, done, at = [], 0, 0
+    while match := _BARE.re.search(text, at):
+        at = match.end()
+        limit = line_end(text, at)
+        if text.startswith(("None", "null"), at) or not _REQUEST.re.search(text, max(text.rfind("\n", 0, at), at - 400, 0), at):
+            continue
+        after = _AFTER.re.search(text, at, limit)
+        end = after.start() if after else limit
+        out += [text[done:at], MASK]
+        done = at = end
+    return "".join([*out, text[done:]])
+
+
+def _token_ids(text: str) -> str:
+    out, done, at = [], 0, 0
+    while match := _IDS.re.search(text, at):
+        at = match.end()
+        end = balanced_end(text, at)
+        if match[1].lower() not in _KNOWN_IDS and text[at + 1 : end].strip("[]{}() \n,*"):
+            out += [text[done : at + 1], MASK, text[end - 1 : end] if text[end - 1] in "])}" else ""]
+            done = end
+        at = end
+    return "".join([*out, text[done:]]) if out else text

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -124,6 +125,7 @@ def read_case(sources: Sequence[Source], rules: RuleSet, issues: Sequence[Issue]
             if segment.kind in ("metrics", "gpu", "launch", "sockets"):
                 _read_other(segment, source, gathered)
         later.append((source, found))
+    _time_by_file(gathered, sources)
     hint = _time_hint(gathered.scrapes, sources)
     gathered.year_is_guessed = hint is not None and all(s.time is None for s in gathered.scrapes)
     for source, found in later:
@@ -269,6 +271,8 @@ def _tally(stream: Stream, source: str, clock: Clock, rules: RuleSet, so_far: in
 
 LATEST = 4102444800.0
 """2100-01-01: a file dated later has a broken clock."""
+SAME_COPY = 1.0
+"""Files whose ages differ by less, in seconds, were copied together: their ages say nothing about when they were written."""
 FUTURE = 2 * 86400.0
 """Stamps that would lie later than this after the reference are of the year before; zones and clocks differ by a day at most."""
 
@@ -291,6 +295,17 @@ def _clock(stream: Stream, hint: float | None) -> Clock:
 def _zone(stream: Stream, source: str, gathered: Gathered) -> None:
     if stream.utc_offset is not None:
         gathered.zones[(source, stream.origin)] = stream.utc_offset
+
+
+def _time_by_file(gathered: Gathered, sources: Sequence[Source]) -> None:
+    """Scrapes without a time of their own get their files' ages, where these differ; the report says so."""
+    ages = {s.name: s.mtime for s in sources if s.mtime is not None}
+    bare = [s for s in gathered.scrapes if s.time is None and s.source in ages]
+    times = sorted(ages[s.source] or 0.0 for s in bare)
+    if len(bare) < 2 or len({s.source for s in bare}) < len(bare) or min(b - a for a, b in pairwise(times)) < SAME_COPY:
+        return
+    gathered.scrapes = [structs.replace(s, time=ages[s.source]) if s.time is None and s.source in ages else s for s in gathered.scrapes]
+    gathered.issues.append(Issue("scrape-times-assumed", "The scrapes carry no time; the ages of their files are taken for it.", {}, None))
 
 
 def _time_hint(scrapes: Sequence[Scrape], sources: Sequence[Source]) -> float | None:

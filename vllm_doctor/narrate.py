@@ -198,9 +198,13 @@ class Narrator:
         return self._("Cannot tell: nothing wrong was found, but the inputs do not show enough to call the server healthy.")
 
 
+ORDER_ONLY = 2 * 86400.0
+"""Scrapes without a time are numbered 0, 1, 2 ... on their axis: that is an order, not a date."""
+
+
 def iso(time: float | None) -> str | None:
     """Seconds of a stream's own clock as ISO 8601 without zone."""
-    if time is None:
+    if time is None or time < ORDER_ONLY:
         return None
     try:
         moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=round(time, 3))

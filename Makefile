@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO ?= fixtures/kv-exhaustion-0.32
 SHARED ?= ../shared
 
-.PHONY: demo test check docs bench score clean
+.PHONY: demo test check docs memory-table bench score clean
 
 demo: $(VENV)/.installed
 	$(BIN)/vllm-doctor analyze $(DEMO)/server.log $(DEMO)/metrics
@@ -24,6 +24,9 @@ check: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	$(BIN)/python tools/cause_pages.py
 	$(BIN)/python tools/readme_example.py
+
+memory-table: $(VENV)/.installed-dev
+	$(BIN)/python -m tools.memory_table --write
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.bench

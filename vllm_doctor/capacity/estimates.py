@@ -11,6 +11,8 @@ where c is the number of bytes per logit that this version's sampler touches at 
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct
 from packaging.version import Version
 
@@ -56,6 +58,10 @@ def forward_bytes(setup: Setup, limits: Limits) -> float:
     result = tokens * per_token * size
     if model.num_experts:
         result += expert_bytes(setup, limits)
+    if model.linear_type in ("gdn", "kda"):
+        result += linear_bytes(setup, limits)
+    if model.architecture.startswith("Gemma") and limits.engine == "V0":
+        result += tokens * hidden * 8  # its norms compute in fp32, and V0 compiles nothing
     if quantisation(setup)[0] == "bitsandbytes":
         result += 2 * hidden * (model.intermediate_size or 0) * size / tp  # one layer's gate and up projection, dequantised
     return result
@@ -71,6 +77,14 @@ def expert_bytes(setup: Setup, limits: Limits) -> float:
         tokens = min(tokens, 32768)  # the Triton kernel cuts larger steps into chunks, Marlin's does not
     each = (model.experts_per_tok or 1) * (max(2 * inner, model.hidden_size or 0) + inner)
     return tokens * each * FLOAT_BYTES.get(setup.dtype, 2.0)
+
+
+def linear_bytes(setup: Setup, limits: Limits) -> float:
+    """Buffers of gated delta nets: about twelve of the width of the values for every token (projections, their convolved copies, gates, the
+    chunks' matrices and states, output), with heads of 128, as in all models read."""
+    model = setup.model
+    heads = (model.ssm_state_bytes_per_seq or 0) / max(model.linear_layers or 1, 1) / (128 * 128 * 2)
+    return limits.max_num_batched_tokens * heads / setup.tensor_parallel_size * 12 * 128 * 2
 
 
 def logit_bytes(setup: Setup, limits: Limits, generation: Generation) -> tuple[float, float, float]:
@@ -126,16 +140,18 @@ def encoder_bytes(setup: Setup, limits: Limits) -> float:
         return 0.0
     native = model.architecture.startswith(("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Qwen3_5"))
     tokens = max(limits.max_num_batched_tokens, 16384) if native else limits.max_num_batched_tokens
-    width = (model.vision_params_m * 1e6 / (12 * 32)) ** 0.5
+    width = math.sqrt(model.vision_params_m * 1e6 / (12 * 32))
     return 2.0 * tokens * (4 * width * (2 + 8 / setup.tensor_parallel_size) + (model.hidden_size or 0))
 
 
 def v0_request_bytes(setup: Setup) -> float:
-    """What V0 keeps per possible request outside the KV cache: states of linear layers, and for mllama the profiled images (0.5 GiB each,
-    one start of 0.6.3)."""
+    """What V0 keeps per possible request outside the KV cache: states of linear layers, for Whisper the encoder's buffers over 1500 frames,
+    for mllama the profiled images (0.42 GiB each, from one start of 0.6.3)."""
     model = setup.model
+    if model.architecture.startswith("Whisper"):
+        return 1500 * (4 * (model.hidden_size or 0) + 2 * (model.intermediate_size or 0)) * 2.0
     states = (model.conv_state_bytes_per_seq or 0) + (model.ssm_state_bytes_per_seq or 0)
-    return (0.5 * GIB if model.architecture.startswith("Mllama") else 0.0) + states / setup.tensor_parallel_size
+    return (0.42 * GIB if model.architecture.startswith("Mllama") else 0.0) + states / setup.tensor_parallel_size
 
 
 def non_torch(setup: Setup, generation: Generation) -> Amount:

@@ -165,7 +165,7 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
         ),
         "below-max-len": _("It does not start with a length of {length}: at most {longest} fit."),
         "queue": _(
-            "Of {wanted} requests at once, {fits} fit at {tokens} each; the others wait or are preempted. A full KV cache gives no CUDA out of memory."
+            "Of {wanted} requests at once, {fits} fit at {tokens} each; others wait or are preempted. A full KV cache gives no CUDA out of memory."
         ),
         "room": _(
             "{wanted} requests at once cannot fill the KV cache: {fits} fit at {tokens} each. An out-of-memory error at this load has another cause."

@@ -33,7 +33,7 @@ _LINKED = re.compile(
     r"|\b(?:[a-z][a-z0-9+.-]{1,20}:/{0,2}|www\.)[^\s\u1100-\uffef]+",  # addresses of any scheme
     re.IGNORECASE,
 )
-_MARKS = re.compile(r"[\\`*\[\]<>|~$&]|(?<!\w)_|_(?!\w)")
+_MARKS = re.compile(r"[\\`*\[\]<>|~$&]|(?<![^\W_])_|_(?![^\W_])")  # an underscore between letters is only an underscore
 _OPENING = re.compile(r"[#+=-]+(?=\s|$)|\d+(?=[.)](?:\s|$))")
 """What would make a heading, a rule or a list at the start of a line."""
 
@@ -95,13 +95,14 @@ class _View(Telling):
             if lead.summary and lead.summary != lead.title and not self.open:
                 out += ["", prose(lead.summary)]
             for item in [e for e in ranked(lead.evidence) if e.direction == "for"][:CHAT_EVIDENCE]:
-                place = f" ({code(self.place(item.refs[0]))})" if item.refs else ""
-                out.append(f"- {prose(item.text)}{place}")
+                text = prose(item.text)
+                out.append(f"- {self.at(text, item.refs[0] if item.refs else None)}")
             if lead.remedies:
                 out += ["", f"**{_('What to do')}**"]
             for number, remedy in enumerate(lead.remedies[:CHAT_REMEDIES], 1):
                 change = self.change(remedy)
-                out.append(f"{number}. {prose(remedy.title)}" + (f": {code(' '.join(change.split()))}" if change else ""))
+                title = prose(remedy.title)
+                out.append(f"{number}. {self.colon(title, code(' '.join(change.split()))) if change else title}")
         if self.report.attach_next and (self.open or not lead):
             out += ["", f"**{_('What to attach next')}**", *(f"- {prose(m.how_to_get)}" for m in self.report.attach_next[:3])]
         return [*out, "", self.notice()]
@@ -144,12 +145,15 @@ class _View(Telling):
     def place(self, line: Line) -> str:
         return f"{source_name(line.source, 120)}:{line.line}"
 
+    def at(self, text: str, ref: Line | None) -> str:
+        return self.noted(text, code(self.place(ref))) if ref else text
+
     def evidence(self, found: Finding) -> list[str]:
         _ = self._
         out = []
         for item in ranked(found.evidence):
             against = f"**{_('against it:')}** " if item.direction == "against" else ""
-            out.append(f"- {against}{prose(item.text)} ({self.weight(item.weight)})")
+            out.append(f"- {against}{self.noted(prose(item.text), self.weight(item.weight))}")
             out += self.quotes(item, 2)
         out += [f"- {_('not known:')} {code(m.signal)} — {prose(m.how_to_get)}" for m in found.missing]
         return out
@@ -230,13 +234,10 @@ class _View(Telling):
         ]
 
     def events(self) -> list[str]:
-        return [
-            f"- {code(moment(e.time, self.day) or '-')} {prose(e.text)}" + (f" ({code(self.place(e.ref))})" if e.ref else "")
-            for e in self.report.timeline
-        ]
+        return [f"- {code(moment(e.time, self.day) or '-')} {self.at(prose(e.text), e.ref)}" for e in self.report.timeline]
 
     def about_input(self) -> list[str]:
-        out = [f"- {code(i.code)} {prose(i.message)}" + (f" ({code(self.place(i.ref))})" if i.ref else "") for i in self.report.issues]
+        out = [f"- {code(i.code)} {self.at(prose(i.message), i.ref)}" for i in self.report.issues]
         if self.lives():
             out.append(f"- {prose(self.lives())}")
         out += [f"- {prose(text)}" for text in self.sources()]

@@ -214,7 +214,7 @@ def source_name(name: str, width: int) -> str:
     return ELLIPSIS + backwards[: _fitting(backwards, width - 1)][::-1]
 
 
-_CODE = re.compile(r"`([^`\r\n]+)`")
+_CODE = re.compile(r"(?<!`)`([^`\r\n]+)`(?!`)")
 
 
 def code_pieces(text: str) -> list[tuple[str, bool]]:

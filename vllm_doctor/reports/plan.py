@@ -14,8 +14,8 @@ from .page import Page
 from .plain import cells, clean
 from .words import Words
 
-TYPICAL = {"kv_bytes_median": 0.03, "kv_bytes_p90": 0.12}
-"""Errors of the KV bytes over the measured starts where model, card and options alone are known (docs/memory-model.md, n there)."""
+TYPICAL = {"starts": 27, "median_error": 0.02, "within_12_percent": 0.85}
+"""How well KV bytes were met over measured starts from model, card and options alone (docs/memory-model.md; a test keeps them equal)."""
 
 
 def amounts(plan: Plan) -> dict[str, Amount]:
@@ -213,10 +213,7 @@ def _band(page: Page, words: Words, plans: list[tuple[str, Plan]]) -> None:
     if all(p.basis == "measured" for _l, p in plans):
         page.text(_("Basis: measured. The parts are those of a real start; the KV cache follows exactly."), indent=0, style="dim")
         return
-    text = _(
-        "Basis: calculated. Over measured starts, half of the KV sizes were within {median} and nine in ten within {p90}; ranges are in brackets."
-    )
-    page.text(
-        text.format(median=words.value(TYPICAL["kv_bytes_median"], "ratio"), p90=words.value(TYPICAL["kv_bytes_p90"], "ratio")), indent=0, style="dim"
-    )
+    text = _("Basis: calculated. Over {n} measured starts, half of the KV sizes were met within {median}, and {share} of them within {limit}.")
+    figures = {k: words.value(v, "ratio") for k, v in (("median", TYPICAL["median_error"]), ("share", TYPICAL["within_12_percent"]), ("limit", 0.12))}
+    page.text(text.format(n=words.value(TYPICAL["starts"], "count"), **figures), indent=0, style="dim")
     page.text(_("For exact figures hand over the start-up log of such a server: --log FILE."), indent=0, style="dim")

@@ -51,7 +51,6 @@ def log(report: Report) -> dict[str, Any]:
             "verdict": report.verdict,
             "summary": clean(report.summary),
             "redacted": report.redacted,
-            "rulesVersion": report.tool.rules_version,
         },
     }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..model.report import EvidenceReport, Finding, Line, NotRemedy, RemedyReport, Report
+from ..model.report import EvidenceReport, Finding, Line, MemoryReport, NotRemedy, RemedyReport, Report
 from . import Links
 from .changes import launch_rows
 from .chart import iso
+from .ledger import FILLS, draw, rows_of
 from .page import Page
 from .plain import cells, moment, quote, source_name, span
 from .spark import FEWEST, peak, span_of, spark
@@ -223,20 +224,28 @@ class _View(Telling):
         return f"0 – {self.value(top, unit)}"
 
     def memory(self) -> None:
-        """What the memory went to and how many requests fit, once for GPUs that read the same."""
+        """Where the memory went, as a bar and a table, and how many requests fit; once for GPUs that read the same."""
         _, page = self._, self.page
-        rows: dict[tuple[str, ...], list[int]] = {}
+        groups: dict[tuple[object, ...], list[MemoryReport]] = {}
         for memory in self.report.memory:
-            if self.run is None or memory.run == self.run.id:
-                lines = tuple(self.memory_lines(memory))
-                if lines:
-                    rows.setdefault(lines, []).extend([] if memory.gpu is None else [memory.gpu])
-        if rows:
+            lines = tuple(self.memory_lines(memory))
+            if lines and (self.run is None or memory.run == self.run.id):
+                groups.setdefault((*lines, *(getattr(memory, f"{part}_bytes") for part in FILLS)), []).append(memory)
+        if groups:
             page.heading(_("MEMORY"))
-        for lines, gpus in rows.items():
-            label = _("GPU {numbers}").format(numbers=", ".join(map(str, gpus))) + "  " if gpus else ""
-            for i, line in enumerate(lines):
-                page.text(line, lead=label if i == 0 else "", hang=cells(label))
+        for members in groups.values():
+            first, numbers = members[0], [str(m.gpu) for m in members if m.gpu is not None]
+            label = _("GPU {numbers}").format(numbers=", ".join(numbers)) + "  " if numbers else ""
+            lines, rows = tuple(self.memory_lines(first)), rows_of(first, self)
+            drawn = first.total_bytes is not None and len(rows) > 2
+            if drawn:
+                head = _("{total} in all, of which vLLM may use {budget}") if first.budget_bytes is not None else _("{total} in all")
+                total, budget = self.value(first.total_bytes, "bytes"), self.value(first.budget_bytes, "bytes")
+                page.text(head.format(total=total, budget=budget), lead=label, hang=cells(label))
+                lumped = first.non_torch_bytes is None and first.origins.get("activation_bytes") == "derived"
+                draw(page, self, rows, first.total_bytes, lumped=lumped)
+            for i, line in enumerate(lines[1:] if drawn else lines):
+                page.text(line, lead="" if i or drawn else label, hang=0 if drawn else cells(label))
 
     def further(self) -> None:
         """The other findings, short. The same cause on several engines is one entry."""

@@ -227,3 +227,12 @@ class Report(Struct, frozen=True):
     series: tuple[SeriesReport, ...] = ()
     issues: tuple[IssueReport, ...] = ()
     timeline: tuple[TimelineEntry, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page, in a frame of its own, so that neither styles the other."""
+        from html import escape
+
+        from ..reports.html import render
+
+        page = escape(render(self), quote=True)
+        return f'<iframe srcdoc="{page}" title="vllm-doctor" sandbox="allow-scripts" width="100%" height="720" style="border: 0"></iframe>'

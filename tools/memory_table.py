@@ -168,9 +168,7 @@ def table() -> str:
     lines = [BEGIN, "", "| what | result | n |", "|---|---|---|"]
     token_errors = [s.token_error for s in parts if s.token_error is not None]
     lines.append(f"| parts known: KV tokens (bytes where no tokens are printed) within 1 % | {share(token_errors, GOAL_TOKENS)} | {len(parts)} |")
-    lines.append(
-        f"| KiB per token equal to the log's within its rounding (models with the same KV in every layer) | {len(exact)} of {len(rated)} | {len(rated)} |"
-    )
+    lines.append(f"| KiB per token as in the log, within its rounding (same KV in every layer) | {len(exact)} of {len(rated)} | {len(rated)} |")
     for label, group in (("model, card and options only: KV GiB", only), ("the same, and the rows above with their parts hidden", blind)):
         errors = [s.kv_error for s in group if s.kv_error is not None]
         lines.append(f"| {label}: median error | {median(map(abs, errors)):.1%} | {len(errors)} |".replace("%", " %"))

@@ -190,7 +190,7 @@ def _account(run: Run, case: Case, process: str | None, setup: Setup | None) -> 
     free = fact("memory.free_at_start")
     if free is not None and "total" in entries:
         entries["outside"] = Entry(max(0, entries["total"].bytes - int(float(free.value))), "derived", (free.ref,))
-    if "graphs" not in entries and option(run, "enforce-eager") in (True, "True", "true"):
+    if "graphs" not in entries and entries and option(run, "enforce-eager") in (True, "True", "true"):
         entries["graphs"] = Entry(0, "derived")
     charged = int(float(estimated.value)) if estimated is not None and graphs_subtracted(run) else 0
     lumped = _derive_rest(entries, charged)

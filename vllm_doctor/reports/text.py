@@ -189,10 +189,11 @@ class _View(Telling):
         command = next((c for c in self.report.commands if c.run == found.run and c.after.strip() != c.before.strip()), None)
         if command is None:
             return
-        self.page.text(self._("the launch command with the changes:"))
+        self.page.text(self._("the launch command after the first change with a value:"))
         rows = launch_rows(command.after)
+        own = "\n" in command.after.strip()  # the user's own lines keep their indents
         for i, row in enumerate(rows):
-            self.page.raw(row + (" \\" if i < len(rows) - 1 else ""), 5 if i == 0 else 7, "green")
+            self.page.raw(row, 5 if i == 0 or own else 7, "green")
 
     def course(self) -> None:
         """Running, waiting and KV usage over time, in one row each. The scale stands beside each row."""

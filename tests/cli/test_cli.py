@@ -86,7 +86,8 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["analyze", "--help"], ["explain", "--help"], ["rules", "--help"], ["rules", "new", "--help"]]
+    "arguments",
+    [["--help"], ["--version"], ["analyze", "--help"], ["explain", "--help"], ["plan", "--help"], ["rules", "--help"], ["rules", "new", "--help"]],
 )
 def test_help_and_version_load_click_only(arguments: list[str]) -> None:
     assert modules_after(*arguments) & HEAVY == set()
@@ -107,7 +108,7 @@ def test_the_version_is_the_package_version() -> None:
 
 def test_help_lists_the_commands() -> None:
     text = command("--help").stdout.decode()
-    assert [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines() if line[2:3].strip()] == ["analyze", "explain", "rules"]
+    assert [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines() if line[2:3].strip()] == ["analyze", "explain", "plan", "rules"]
 
 
 def test_exactly_the_formats_that_exist_are_offered() -> None:
@@ -155,6 +156,7 @@ def test_the_options_reach_the_pipeline(pipeline: Pipeline, tmp_path: Path) -> N
         "until": TimeBound(clock=49680),
         "redact": False,
         "progress": None,
+        "model": None,
     }
 
 
@@ -163,10 +165,18 @@ def test_urls_are_read_as_often_as_asked(pipeline: Pipeline) -> None:
     assert pipeline.read_calls == [(("http://h:8000/metrics", "a.log"), False, 4, 2.0)]
 
 
-def test_a_model_config_is_one_more_input(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_model_config_gives_the_shape_and_is_no_input(pipeline: Pipeline, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}')
+    assert run(["analyze", "a.log", "--model-config", str(config)]) == 0
+    assert pipeline.options["sources"] == ["a.log"]
+    assert (pipeline.options["model"].num_hidden_layers, pipeline.options["model"].head_dim) == (2, 16)
+
+
+def test_a_model_config_that_is_none_is_misuse(pipeline: Pipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text("{}")
-    assert run(["analyze", "a.log", "--model-config", str(tmp_path / "config.json")]) == 0
-    assert pipeline.options["sources"] == ["a.log", str(tmp_path / "config.json")]
+    assert run(["analyze", "a.log", "--model-config", str(tmp_path / "config.json")]) == 2
+    assert "it lacks num_hidden_layers, hidden_size, num_attention_heads" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["analyze"], ["analyze", "-"]])

@@ -89,8 +89,9 @@ def test_hostile_text_makes_no_element_and_no_attribute(payload: str) -> None:
     harmless, poisoned = Elements(render(hostile.poisoned("harmless"))), Elements(render(hostile.poisoned(payload)))
 
     def shape(page: Elements) -> list[tuple[str, list[str]]]:
-        # Pairs of backticks are code, labels of charts are shown where they fit, and a long title is set smaller.
-        return [(tag, sorted(set(a) - {"class"})) for tag, a in page.elements if tag not in ("code", "tspan", "text")]
+        # Pairs of backticks are code with a button, labels of charts are shown where they fit, commands have rows, long titles a class.
+        own = ("code", "tspan", "text", "span")
+        return [(tag, sorted(set(a) - {"class"})) for tag, a in page.elements if tag not in own and "data-copy" not in a]
 
     assert shape(poisoned) == shape(harmless)
     assert {a["href"] for tag, a in poisoned.elements if tag == "a"} == {a["href"] for tag, a in harmless.elements if tag == "a"}
@@ -162,7 +163,8 @@ def test_a_change_is_a_diff_and_can_be_pasted(change: Change | None, kind: Any, 
 
 
 def test_a_launch_command_has_an_option_on_each_row() -> None:
-    assert launch_rows(" vllm serve m  --a 1 --b=x-y -c ") == ["vllm serve m", "--a 1", "--b=x-y -c"]
+    assert launch_rows(" vllm serve m  --a 1 --b=x-y -c ") == ["vllm serve m \\", "--a 1 \\", "--b=x-y -c"]
+    assert launch_rows('args:\n  - --a\n  - "1"\n') == ["args:", "  - --a", '  - "1"']
 
 
 @pytest.mark.parametrize(
@@ -196,6 +198,13 @@ def at(second: int, value: float) -> tuple[str, float, float, float]:
 def test_a_line_breaks_where_nothing_was_measured() -> None:
     drawn = charted(series([at(s, 1) for s in (0, 10, 20, 30, 300, 310, 320)]))
     assert drawn.panels[0].lines[0].high == [1, 1, 1, 1, None, 1, 1, 1]
+
+
+def test_a_command_of_several_lines_is_copied_with_them() -> None:
+    report = samples.kv_exhaustion()
+    command = msgspec.structs.replace(report.commands[0], after='args:\n  - "--max-num-seqs"\n  - "\x1b[31m5"\n')
+    page = Elements(render(msgspec.structs.replace(report, commands=(command,))))
+    assert 'args:\n  - "--max-num-seqs"\n  - "5"' in [a.get("data-copy") for _, a in page.elements]
 
 
 def test_two_lives_of_a_server_are_one_line_with_a_break() -> None:

@@ -39,5 +39,15 @@ def typed(remedy: RemedyReport) -> str:
 
 
 def launch_rows(command: str) -> list[str]:
-    """A launch command with one option on each row, without the backslashes between them."""
-    return re.split(r"\s+(?=--[a-z])", clean(command).strip())
+    """A launch command in lines that can be pasted: its own where it has several, else one option on each, with backslashes between."""
+    text = clean_lines(command)
+    if len(text) > 1:
+        return text
+    rows = re.split(r"\s+(?=--[a-z])", text[0]) if text else []
+    return [row + " \\" for row in rows[:-1]] + rows[-1:]
+
+
+def clean_lines(command: str) -> list[str]:
+    """The lines of a command without what a terminal must not see; indents stay, they are YAML's."""
+    lines = [" " * (len(line) - len(line.lstrip(" "))) + clean(line).strip() for line in command.strip("\r\n").split("\n")]
+    return [lines[0].strip()] if len(lines) == 1 else lines

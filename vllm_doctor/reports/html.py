@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import posixpath
 import re
 from functools import lru_cache
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..model.report import EvidenceReport, Finding, Line, MemoryReport, Report
 from . import picture
-from .changes import change_lines, launch_rows, typed
+from .changes import change_lines, clean_lines, launch_rows, typed
 from .chart import chart, iso
+from .ledger import part_name, rows_of
 from .plain import clean, code_pieces, moment, quote, source_name, span
 from .telling import Telling, ranked
 
@@ -113,7 +113,7 @@ class _View:
             "titles": self.titles, "kinds": lambda s: [t.kind(k) for k in s.kinds],
             "pieces": code_pieces, "place": self.place, "full_name": _full_name, "quote": quote,
             "moment": moment, "span": span, "ranked": ranked, "focus": _focus,
-            "diff": change_lines, "typed": typed, "is_link": _is_link, "command_in": _command_in,
+            "diff": change_lines, "typed": typed, "is_link": _is_link, "lines": _lines, "command_in": _command_in,
         }  # fmt: skip
 
     def tone(self) -> str:
@@ -158,7 +158,7 @@ class _View:
     def commands(self) -> list[dict[str, Any]]:
         run = self.t.lead.run if self.t.lead else None
         chosen = [c for c in self.report.commands if c.run == run and c.after.strip() != c.before.strip()][:1]
-        return [{"after": clean(c.after).strip(), "rows": launch_rows(c.after), "before_rows": launch_rows(c.before)} for c in chosen]
+        return [{"after": "\n".join(clean_lines(c.after)), "rows": launch_rows(c.after), "before_rows": launch_rows(c.before)} for c in chosen]
 
     # -- the timeline
 
@@ -237,15 +237,12 @@ class _View:
 
         _, t, m = self._, self.t, members[0]
         gpus = [str(x.gpu) for x in members if x.gpu is not None]
-        rows = []
-        named = [(part, picture.part_name(t, part), value) for part, value in picture.memory_parts(m)]
-        if m.budget_bytes is not None:
-            named.append(("budget_bytes", _("budget of vLLM"), m.budget_bytes))
-        if m.total_bytes is not None:
-            named.append(("total_bytes", _("total"), m.total_bytes))
-        for part, name, value in named:
-            share = t.value(value / m.total_bytes, "ratio") if m.total_bytes and math.isfinite(value) else ""
-            rows.append((part.removesuffix("_bytes"), name, t.value(value, "bytes"), share, m.refs.get(part)))
+        named = [(r.part, part_name(t, r.part, picture.lumped(m)), r.bytes, r.note) for r in rows_of(m, t)]
+        named += [(part, name, value, "") for part, name, value in (
+            ("budget", _("budget of vLLM"), m.budget_bytes), ("total", _("total"), m.total_bytes),
+        ) if value is not None]  # fmt: skip
+        total = m.total_bytes
+        rows = [(part, name, t.value(v, "bytes"), t.value(v / total, "ratio") if total else "", note) for part, name, v, note in named]
         fits = t.memory_lines(m)
         return {
             "title": _("GPU {numbers}").format(numbers=", ".join(gpus)) if gpus else t.run.id if t.run else m.run,
@@ -276,6 +273,13 @@ def _shared_folder(report: Report) -> str:
 
 def _focus(item: EvidenceReport) -> list[str]:
     return (item.signal or "").split(".")
+
+
+def _lines(text: str) -> str:
+    """A text of several lines, harmless like every other, for an attribute."""
+    from markupsafe import Markup, escape
+
+    return Markup("\n").join(escape(row) for row in clean_lines(text))
 
 
 def _is_link(text: str) -> bool:

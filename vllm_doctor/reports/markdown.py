@@ -184,9 +184,7 @@ class _View(Telling):
         command = next((c for c in self.report.commands if c.run == found.run and c.after.strip() != c.before.strip()), None)
         if command is None:
             return []
-        rows = launch_rows(command.after)
-        joined = [row + (" \\" if i < len(rows) - 1 else "") for i, row in enumerate(rows)]
-        return ["", self._("The launch command with the changes"), "", *block(joined, "sh")]
+        return ["", self._("The launch command after the first change with a value"), "", *block(launch_rows(command.after), "sh")]
 
     def folded(self, title: str, lines: list[str]) -> list[str]:
         return ["", "<details>", f"<summary>{title}</summary>", "", *lines, "", "</details>"] if lines else []

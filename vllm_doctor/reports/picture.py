@@ -12,6 +12,7 @@ from html import escape
 from ..language import format_value
 from ..model.report import MemoryReport
 from .chart import Chart, Line, Panel
+from .ledger import part_name, rows_of
 from .plain import cells, clean
 from .words import Words
 
@@ -135,43 +136,25 @@ def ticks(start: float, end: float, most: int = 9) -> list[tuple[float, str]]:
     return result
 
 
-PARTS = ("weights_bytes", "activation_bytes", "non_torch_bytes", "graphs_bytes", "kv_bytes", "headroom_bytes", "outside_bytes")
-"""Parts of a GPU's memory in the order of the bar; what is left to the whole is unnamed."""
-
-
-def part_name(words: Words, part: str) -> str:
-    _ = words._
-    return {
-        "weights_bytes": _("weights"), "activation_bytes": _("activations"), "non_torch_bytes": _("outside PyTorch"),
-        "graphs_bytes": _("CUDA graphs"), "kv_bytes": _("KV cache"), "headroom_bytes": _("left of the budget"),
-        "outside_bytes": _("other processes"),
-    }[part]  # fmt: skip
-
-
-def memory_parts(memory: MemoryReport) -> list[tuple[str, int]]:
-    """The parts that are known."""
-    return [(part, value) for part in PARTS if (value := getattr(memory, part)) is not None]
-
-
 def memory_bar(memory: MemoryReport, words: Words) -> str:
-    """The memory of one GPU as a bar with the budget marked, or an empty text where fewer than two sizes are known."""
-    parts = [(p, v) for p, v in memory_parts(memory) if v > 0]
-    whole = max(memory.total_bytes or 0, sum(v for _, v in parts))
-    if whole <= 0 or len(parts) + (memory.total_bytes is not None) < 2:
+    """The memory of one GPU as a bar, or an empty text where fewer than two sizes are known. What is below zero is left to the table."""
+    rows = [row for row in rows_of(memory, words) if row.bytes > 0]
+    whole = max(memory.total_bytes or 0, sum(row.bytes for row in rows))
+    if len(rows) + (memory.total_bytes is not None) < 2 or whole <= 0:
         return ""
-    label = words.listed(f"{part_name(words, p)} {words.value(v, 'bytes')}" for p, v in parts)
+    names = {row.part: part_name(words, row.part, lumped(memory)) for row in rows}
+    label = words.listed(f"{names[row.part]} {words.value(row.bytes, 'bytes')}" for row in rows)
     out = [f'<svg class="memory-bar" viewBox="0 0 1000 66" role="img" aria-label="{escape(clean(label))}">']
     out.append('<rect class="part rest" x="0" y="22" width="1000" height="36"/>')
     at = 0.0
-    for part, value in parts:
-        wide = value / whole * 1000
-        name = part.removesuffix("_bytes")
-        out.append(f'<rect class="part {name}" x="{at:.1f}" y="22" width="{wide:.1f}" height="36"/>')
-        text = part_name(words, part)
-        if wide > cells(text) * 9 + 14:
-            out.append(f'<text class="on-part" x="{at + 8:.1f}" y="45">{escape(text)}</text>')
+    for row in rows:
+        wide = row.bytes / whole * 1000
+        out.append(f'<rect class="part {row.part}" x="{at:.1f}" y="22" width="{wide:.1f}" height="36"/>')
+        if wide > cells(names[row.part]) * 9 + 14:
+            style = "on-part dark" if row.part == "headroom" else "on-part"
+            out.append(f'<text class="{style}" x="{at + 8:.1f}" y="45">{escape(names[row.part])}</text>')
         at += wide
-    if memory.budget_bytes is not None and 0 < memory.budget_bytes <= whole:
+    if memory.budget_bytes is not None and 0 < memory.budget_bytes <= whole and not memory.outside_bytes:
         x = memory.budget_bytes / whole * 1000
         anchor, dx = ("end", -6) if x > 500 else ("start", 6)
         text = words.colon(words._("budget of vLLM"), words.value(memory.budget_bytes, "bytes"))
@@ -179,3 +162,8 @@ def memory_bar(memory: MemoryReport, words: Words) -> str:
         out.append(f'<text class="budget" x="{x + dx:.1f}" y="15" text-anchor="{anchor}">{escape(text)}</text>')
     out.append("</svg>")
     return "".join(out)
+
+
+def lumped(memory: MemoryReport) -> bool:
+    """Does the figure of the activations hold the memory outside PyTorch too?"""
+    return memory.non_torch_bytes is None and memory.origins.get("activation_bytes") == "derived"

@@ -17,6 +17,7 @@ from .model.case import Case, Known, Run, Value
 from .model.catalogue import OBSERVATIONS, SIGNALS
 from .model.judgement import Advice, Held, Judgement
 from .model.observations import Event, Issue, Ref
+from .remedies.command import Rewritten
 from .ruleset.schema import Cause, Remedy, RuleSet, Text
 from .versions import generation
 
@@ -123,6 +124,18 @@ class Narrator:
             verify=self._("; ").join([self.fill(remedy.verify, advice.values), *self.expected(advice, run)]),
             sources=tuple(remedy.sources),
         )
+
+    def command(self, run: Run, made: Rewritten) -> out.Command:
+        """The launch command before and after. One that was put together says so in a comment."""
+        notes = []
+        if made.put_together:
+            notes.append("# " + self._("put together from the arguments that the log prints; environment and wrapper are not in it"))
+        if made.left_out:
+            notes.append(
+                "# " + self._("left out, for the log does not print their values in full: {options}").format(options=" ".join(made.left_out))
+            )
+        before, after = ("\n".join([*notes, text]) for text in (made.before, made.after))
+        return out.Command(run.id, before, after, made.diff)
 
     def expected(self, advice: Advice, run: Run) -> list[str]:
         """What the start-up log should say of the KV cache after the change, where it is predicted."""

@@ -17,13 +17,14 @@ from .assemble import Inputs, Origin, assemble, within
 from .diagnosis.judge import judge
 from .diagnosis.rank import ranked, verdict
 from .model.case import Case, SourceSummary
-from .model.judgement import Judgement
+from .model.judgement import Advice, Judgement
 from .model.observations import Clock, Gpu, Issue, Launch, Scrape, SocketQueue, StreamTally
-from .model.report import MemoryReport, Report
+from .model.report import Command, MemoryReport, Report
 from .model.timebound import TimeBound
 from .narrate import Narrator, assemble_report, line
 from .redact import redact as redacted
 from .remedies.advise import advise, not_helpful
+from .remedies.command import command_after
 from .ruleset.load import load
 from .ruleset.schema import Model, RuleSet
 from .signals.evaluate import Evaluator
@@ -88,7 +89,18 @@ def diagnose(case: Case, rules: RuleSet, language: str = "en", model: Model | No
     narrator = Narrator(case, rules, language)
     told = [(j, advise(case, j, rules, evaluator), _not_remedies(j, case, rules, evaluator, narrator)) for j in findings]
     report = assemble_report(case, rules, language, answer, missing, told, [j for j in judgements if not j.status])
-    return structs.replace(report, memory=_memory(case, model))
+    return structs.replace(report, memory=_memory(case, model), commands=_commands(case, told[:1], rules, narrator))
+
+
+def _commands(case: Case, leading: Sequence[tuple[Judgement, Sequence[Advice], object]], rules: RuleSet, narrator: Narrator) -> tuple[Command, ...]:
+    """The launch command of the leading finding's run after its first change that has a value."""
+    result = []
+    for finding, advice, _ in leading:
+        run = next(r for r in case.runs if r.id == finding.run)
+        made = command_after(run, advice, rules.flags)
+        if made is not None:
+            result.append(narrator.command(run, made))
+    return tuple(result)
 
 
 def _memory(case: Case, model: Model | None) -> tuple[MemoryReport, ...]:

@@ -401,13 +401,15 @@ class SocketQueue(Struct, frozen=True):
 
 
 class Launch(Struct, frozen=True):
-    """A launch command or its equivalent, as flags in vLLM's long spelling (`--max-num-seqs` -> "64")."""
+    """A launch command or its equivalent, as flags in vLLM's long spelling (`--max-num-seqs` -> "64"). `text` is the command as it was
+    written, in its own lines and quotes, without a prompt before it; empty where it stands in the middle of other text."""
 
     command: str
     flags: dict[str, Scalar]
     environment: dict[str, str]
     model: str | None
     ref: Ref
+    text: str = ""
 
 
 class Clock(Struct, frozen=True):

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
+from msgspec import structs
+
 from ..model.observations import Launch, Ref, Scalar
 from ..ruleset.schema import Flag
 from .launch_args import ASSIGNMENT, Options, arguments, mask_environment, split_words
@@ -57,7 +59,7 @@ def find(text: str, source: str, first_line: int, flags: Sequence[Flag] = ()) ->
     for start, words, end in islice(lists(lines), LAUNCHES):
         launch = _from_words(words, options, exported, Ref(source, first_line + start, lines[start].strip()[:400]))
         if launch is not None:
-            found.append((start, launch))
+            found.append((start, structs.replace(launch, text="\n".join(lines[start:end]).rstrip())))
             taken.update(range(start, end))
     index = tries = 0
     while index < len(lines) and len(found) < LAUNCHES and tries < TRIES:
@@ -68,14 +70,14 @@ def find(text: str, source: str, first_line: int, flags: Sequence[Flag] = ()) ->
         command, end = _logical(lines, index)
         launch = _shell(command, options, exported, Ref(source, first_line + index, lines[index].strip()[:400]))
         if launch is not None:
-            found.append((index, launch))
+            found.append((index, structs.replace(launch, text=_as_written(lines[index:end], command))))
             taken.update(range(index, end))
         index = end if launch is not None else index + 1
     for start, end, call, values, model in python_calls(lines):
         if start not in taken:
             settings = options.normalised(values)
             ref = Ref(source, first_line + start, lines[start].strip()[:400])
-            found.append((start, Launch(call, settings, mask_environment(exported), model, ref)))
+            found.append((start, Launch(call, settings, mask_environment(exported), model, ref, "\n".join(lines[start:end]))))
             taken.update(range(start, end))
     return [launch for _, launch in sorted(found, key=lambda item: item[0])]
 
@@ -85,6 +87,23 @@ def _cleaned(line: str) -> str:
     if len(line) > LINE_CHARACTERS:
         return ""
     return line if line.isascii() else _DASH.sub("--", line.translate(_QUOTES))
+
+
+def _as_written(lines: list[str], command: str) -> str:
+    """The lines of a command, from where its own words begin: behind a prompt, or at its head where other words or a quote stand before
+    it. Empty where that is not in the first line."""
+    container, head = _CONTAINER.search(command), _HEAD.search(command)
+    first = min((m.start() for m in (container, head) if m), default=0)
+    before = command[:first]
+    prompt = _PROMPT.match(before)
+    start = (
+        prompt.end() if prompt and not before.rstrip().endswith(("`", '"', "'")) and (not before[prompt.end() :] or _leading(before)[0]) else first
+    )
+    if start > len(lines[0].rstrip()):
+        return ""
+    text = "\n".join([lines[0][start:], *lines[1:]]).rstrip()
+    quote = command[first - 1] if first and command[first - 1] in "`\"'" else ""
+    return text[: text.index(quote)] if quote and quote in text else text
 
 
 def _logical(lines: list[str], index: int) -> tuple[str, int]:

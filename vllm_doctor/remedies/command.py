@@ -1,0 +1,115 @@
+"""The user's own launch command after the first change that has a value, and the difference as a unified diff.
+
+One change, not several: the report says "one change at a time", and what the second one would do depends on the first. Without a command
+but with the arguments that the server printed at start, one is put together from those and marked so. Secrets are masked always.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import re
+import shlex
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from ..model.case import Run
+from ..model.judgement import Advice
+from ..model.observations import Launch, Scalar
+from ..parsing.launch_args import MASK, Options
+from ..ruleset.schema import Flag
+from .rewrite import Edit, masked, rewritten
+
+WIDTH = 90
+"""A command that was put together goes on one line up to this."""
+LOG_ONLY = frozenset({"model", "model-tag", "dispatch-function", "config", "subparser"})
+"""Arguments of the log that are no options to repeat: the model stands by itself."""
+
+
+class Rewritten(Struct, frozen=True):
+    """`put_together`: the command is not the user's, but made of the arguments in the log; `left_out` are options whose value the log does
+    not print in a form that can be typed."""
+
+    before: str
+    after: str
+    diff: str
+    remedy: str
+    put_together: bool = False
+    left_out: tuple[str, ...] = ()
+
+
+def command_after(run: Run, advice: Sequence[Advice], flags: Sequence[Flag]) -> Rewritten | None:
+    """The command with the first change of the advice that can be typed; None where there is no command, no such change, or no certain way
+    to write it."""
+    options = Options.of(flags)
+    known = {f.name: f for f in flags}
+    made, left_out = (None, ()) if run.launch else _put_together(run, options)
+    launch = run.launch or made
+    if launch is None or not launch.text:
+        return None
+    before = masked(launch.text)
+    for item in advice:
+        if item.action is None or item.option is None or (item.action == "set" and item.to is None):
+            continue
+        edit = Edit(item.option, None if item.action == "remove" else text_of(item.to), known[item.option].env)
+        after = rewritten(before, edit, options, launch.flags)
+        if after is None or after == before:
+            return None  # another change in its place would not be the first one of the list
+        diff = "\n".join(difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm=""))
+        return Rewritten(before, after, diff, item.remedy, run.launch is None, left_out)
+    return None
+
+
+def text_of(value: Scalar | None) -> str:
+    """A value as it is typed."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _put_together(run: Run, options: Options) -> tuple[Launch | None, tuple[str, ...]]:
+    """`vllm serve MODEL --option value ...` from the line of non-default arguments."""
+    given = [f for f in run.facts if f.name.startswith("flag.") and "non-default args" in f.ref.text]
+    model = run.text("model.name")
+    if not given or not model:
+        return None, ()
+    words, left_out = [f"vllm serve {shlex.quote(model)}"], []
+    for fact in given:
+        name = fact.name.removeprefix("flag.")
+        if name in LOG_ONLY or not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+            continue
+        value = _typed(fact.value)
+        if value is None:
+            left_out.append(f"--{name}")
+        elif value == "":
+            words.append(f"--{name}")
+        elif value == "false":
+            words.append(f"--no-{name}")
+        else:
+            words.append(f"--{name} {value}")
+    line = " ".join(words)
+    text = line if len(line) <= WIDTH else " \\\n  ".join(words)
+    settings, parsed_model, _ = options.parsed(shlex.split(line)[2:])
+    return Launch(line, settings, {}, parsed_model, given[0].ref, text), tuple(left_out)
+
+
+def _typed(value: Scalar) -> str | None:
+    """A printed argument as shell words; empty for a switch that is on, None where it cannot be typed (an object's representation)."""
+    if isinstance(value, bool):
+        return "" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    if value == MASK:
+        return MASK
+    if value[:1] not in "[{(":
+        return None if "<" in value else shlex.quote(value)
+    try:
+        literal = ast.literal_eval(value)
+    except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+        return None
+    if isinstance(literal, list | tuple):
+        return " ".join(shlex.quote(str(item)) for item in literal) if all(isinstance(i, str | int | float) for i in literal) and literal else None
+    try:
+        return shlex.quote(json.dumps(literal))
+    except (TypeError, ValueError):
+        return None

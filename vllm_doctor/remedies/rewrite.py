@@ -1,0 +1,358 @@
+"""A launch command with one thing changed, in the user's own quoting and layout: shell lines, docker, lists of compose and Kubernetes
+files, `LLM(...)` calls.
+
+The text is cut into words with their places, and only what changes is replaced; a new option takes the gap (line break, indent, dash,
+comma) that its neighbours have. The result is read back: if it does not say exactly the old options with the one change, there is none.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from ..model.observations import Scalar
+from ..parsing.launch_args import ASSIGNMENT, MASK, Options
+
+WORDS, CHARACTERS = 400, 20_000
+"""Longest command that is rewritten."""
+
+
+class Word(Struct, frozen=True):
+    """A word of the command and where it stands, quotes included."""
+
+    start: int
+    end: int
+    text: str
+    quote: str = ""
+
+
+class Edit(Struct, frozen=True):
+    """An option (`--long-name`) or variable to set to a text, or to remove (`value` None). A switch is set to `true`."""
+
+    option: str
+    value: str | None
+    environment: bool = False
+
+
+_LIST_KEY = re.compile(r"\s*(?:-\s+)?[\"']?(?:args|command|entrypoint|CMD|ENTRYPOINT)[\"']?\s*:?\s*(.*)$")
+_PYTHON = re.compile(r"\b(?:LLM|AsyncLLM|EngineArgs|AsyncEngineArgs)\(")
+_OPERATOR = re.compile(r"(?:\d?>>?|<|&>|\|{1,2}$|&{1,2}$|;|#)")
+_SECRET_OPTION = re.compile(r"--?(?:[\w]+[-_])*(?:api[-_]key|token|secret|password)s?$", re.IGNORECASE)
+_SECRET_NAME = re.compile(r".*(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS)$", re.IGNORECASE)
+
+
+def masked(text: str) -> str:
+    """The command with `***` for the values of secret options and variables, whatever its layout."""
+    words = _tokens(text)
+    if words is None:
+        return re.sub(r"(?i)((?:api_key|token|secret|password)\s*=\s*)([\"'])[^\"']*\2", rf"\1\2{MASK}\2", text)
+    result = text
+    for i in range(len(words) - 1, -1, -1):
+        word, before = words[i], words[i - 1].text if i else ""
+        head, equals, value = word.text.partition("=")
+        if equals and value and (_SECRET_OPTION.match(head) or (ASSIGNMENT.match(word.text) and _SECRET_NAME.match(head))):
+            result = result[: word.start] + word.quote + head + "=" + MASK + word.quote + result[word.end :]
+        elif _SECRET_OPTION.match(before) and not word.text.startswith("--"):
+            result = result[: word.start] + word.quote + MASK + word.quote + result[word.end :]
+    return result
+
+
+def rewritten(text: str, edit: Edit, options: Options, flags: dict[str, Scalar]) -> str | None:
+    """The command after the edit, or None where it cannot be made for certain. `flags` are the options as they were read from it."""
+    if not text or len(text) > CHARACTERS:
+        return None
+    if _PYTHON.search(text):
+        return None if edit.environment else _python(text, edit)
+    words = _tokens(text)
+    if words is None or len(words) > WORDS:
+        return None
+    first = _first_option(words, options, flags)
+    if first is None:
+        return None
+    if edit.environment:
+        after = _variable(text, words, first, edit)
+        return after if after is not None and _says(after, options, flags) else None
+    place = next((i for i in range(first, len(words)) if _names(words[i], edit.option, options)), None)
+    if edit.value is None:
+        after = None if place is None else _removed(text, words, place, edit, options)
+    elif place is None:
+        after = _added(text, words, first, edit)
+    else:
+        after = _replaced(text, words, place, edit, options)
+    expected = {k: v for k, v in flags.items() if k != edit.option}
+    if edit.value is not None:
+        expected |= options.normalised({edit.option: edit.value})
+    return after if after is not None and _says(after, options, expected) else None
+
+
+# -- words
+
+
+def _tokens(text: str) -> list[Word] | None:
+    """Words of the layout that the text has; None for a Python call."""
+    if _PYTHON.search(text):
+        return None
+    first = text.split("\n", 1)[0]
+    key = _LIST_KEY.match(first)
+    if key is None:
+        return _shell(text, 0)
+    value = key[1].strip()
+    if value.startswith("["):
+        return _flow(text)
+    if re.fullmatch(r"[|>][+-]?\d?", value):
+        return _shell(text, len(first))
+    if value:
+        return _shell(text, key.start(1))
+    return _block(text)
+
+
+def _shell(text: str, start: int) -> list[Word]:
+    """Words of a shell command up to an operator. A backslash, caret or backtick at a line's end is white space."""
+    words: list[Word] = []
+    i = start
+    while i < len(text):
+        gap = re.compile(r"(?:\s|[\\^`][ \t]*\r?\n)+").match(text, i)
+        if gap:
+            i = gap.end()
+            continue
+        begin, parts, quote, quotes = i, [], "", set()
+        while i < len(text):
+            c = text[i]
+            if quote:
+                if c == quote:
+                    quote = ""
+                elif c == "\\" and quote == '"' and text[i + 1 : i + 2] in ('"', "\\", "$", "`"):
+                    i += 1
+                    parts.append(text[i])
+                else:
+                    parts.append(c)
+            elif c in "\"'":
+                quote = c
+                quotes.add((c, i))
+            elif c.isspace() or re.match(r"[\\^`][ \t]*\r?\n", text[i:]):
+                break
+            elif c == "\\" and i + 1 < len(text):
+                i += 1
+                parts.append(text[i])
+            else:
+                parts.append(c)
+            i += 1
+        word = "".join(parts)
+        if not quotes and _OPERATOR.match(text[begin:i]):
+            break
+        whole = next((q for q, at in quotes if at == begin and text[i - 1] == q), "") if len(quotes) == 1 else ""
+        words.append(Word(begin, i, word, whole))
+    return words
+
+
+def _flow(text: str) -> list[Word]:
+    """Strings of `["--a", "1"]`."""
+    body = text.index("[") + 1
+    found = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|([^\s,\[\]\"']+)").finditer(text, body)
+    words = []
+    for m in found:
+        double, single, bare = m.groups()
+        quote = '"' if double is not None else "'" if single is not None else ""
+        words.append(Word(m.start(), m.end(), (double or "").replace('\\"', '"') if quote == '"' else single or bare or "", quote))
+    return words
+
+
+def _block(text: str) -> list[Word]:
+    """Items of a YAML list, one a line, without their dash and a comment behind them."""
+    words, at = [], 0
+    for line in text.split("\n"):
+        item = re.match(r"\s*-\s+(\"(?:[^\"\\]|\\.)*\"|'[^']*'|.*?)(?:\s+#.*)?\s*$", line)
+        if item and item[1]:
+            inner = item[1]
+            quote = inner[0] if len(inner) > 1 and inner[0] in "\"'" and inner[-1] == inner[0] else ""
+            bare = inner[1:-1] if quote else inner
+            words.append(Word(at + item.start(1), at + item.end(1), bare.replace('\\"', '"') if quote == '"' else bare, quote))
+        at += len(line) + 1
+    return words
+
+
+def _first_option(words: Sequence[Word], options: Options, flags: dict[str, Scalar]) -> int | None:
+    """Where the words of vLLM begin: from there on they say what the launch was read to say."""
+    texts = [w.text for w in words]
+    for i in range(len(texts)):
+        if i and texts[i - 1].startswith("-") and "=" not in texts[i - 1] and texts[i - 1] != "-m" and not texts[i].startswith("-"):
+            continue  # the value of an option of docker's
+        if options.parsed(texts[i:])[0] == flags:
+            return i
+    return None
+
+
+def _says(text: str, options: Options, flags: dict[str, Scalar]) -> bool:
+    words = _tokens(text)
+    return words is not None and _first_option(words, options, flags) is not None
+
+
+# -- edits
+
+
+def _names(word: Word, option: str, options: Options) -> bool:
+    """Is this word the option, under any spelling?"""
+    head = re.split(r"[=\s]", word.text, maxsplit=1)[0]
+    if not re.match(r"--?[A-Za-z]", head):
+        return False
+    return option in (options.name(head), options.name("--" + head[5:]) if head.startswith("--no-") else "")
+
+
+def _value_at(words: Sequence[Word], place: int, option: str, options: Options) -> int | None:
+    """The index of the option's value where that is a word of its own."""
+    word = words[place].text
+    if "=" in word or " " in word or place + 1 >= len(words) or re.match(r"--?[A-Za-z]", words[place + 1].text):
+        return None
+    if option in options.switches and words[place + 1].text.lower() not in ("true", "false"):
+        return None
+    return place + 1
+
+
+def _replaced(text: str, words: Sequence[Word], place: int, edit: Edit, options: Options) -> str | None:
+    word, value = words[place], str(edit.value)
+    head = re.split(r"[=\s]", word.text, maxsplit=1)
+    own = _value_at(words, place, edit.option, options)
+    if own is not None:
+        old = words[own]
+        return text[: old.start] + _quoted(value, old.quote, text) + text[old.end :]
+    if len(head) == 2:
+        glue = word.text[len(head[0])]
+        raw = text[word.start : word.end]
+        inside = re.fullmatch(r"([^=]+=)([\"'])(.*)\2", raw)  # --flag="value"
+        new = f"{inside[1]}{inside[2]}{value}{inside[2]}" if inside and not word.quote else word.quote + head[0] + glue + value + word.quote
+        if not word.quote and not inside and shlex.quote(value) != value and glue == "=":
+            new = head[0] + glue + shlex.quote(value)
+        return text[: word.start] + new + text[word.end :]
+    if value != "true":
+        return None
+    return text[: word.start] + word.quote + edit.option + word.quote + text[word.end :]  # --no-x becomes --x
+
+
+def _removed(text: str, words: Sequence[Word], place: int, edit: Edit, options: Options) -> str:
+    """Without the option, its value and the gap before it; at the head of a list, the gap behind."""
+    own = _value_at(words, place, edit.option, options)
+    last = words[own if own is not None else place]
+    if place:
+        return text[: words[place - 1].end] + text[last.end :]
+    behind = words[own + 1 if own is not None else place + 1] if len(words) > (own or place) + 1 else None
+    return text[: words[place].start] + text[(behind.start if behind else last.end) :]
+
+
+def _added(text: str, words: Sequence[Word], first: int, edit: Edit) -> str:
+    """The option behind the last word, with the gap and the manner (`--a=1`, `--a 1`) of the options before it."""
+    last = words[-1]
+    dashed = [i for i in range(first, len(words)) if words[i].text.startswith("--")]
+    gaps = [text[words[i - 1].end : words[i].start] for i in dashed if i]
+    gap = next((g for g in reversed(gaps) if "\n" in g), gaps[-1] if gaps else " ")
+    within = [text[words[i].end : words[i + 1].start] for i in dashed if i + 1 < len(words) and i + 1 not in dashed]
+    joined = sum("=" in words[i].text for i in dashed) > len(dashed) / 2
+    listed = _LIST_KEY.match(text.split("\n", 1)[0]) is not None and (_is_list(text))
+    style = max(("", '"', "'"), key=lambda q: sum(w.quote == q for w in words[first:])) if listed else ""
+    value = str(edit.value)
+    if value == "true":
+        return text[: last.end] + gap + style + edit.option + style + text[last.end :]
+    if joined:
+        one = f"{edit.option}={value}" if listed else f"{edit.option}={shlex.quote(value)}"
+        return text[: last.end] + gap + style + one + style + text[last.end :]
+    if listed and any(" " in words[i].text for i in dashed):
+        return text[: last.end] + gap + style + f"{edit.option} {value}" + style + text[last.end :]
+    between = within[-1] if within else (gap if listed else " ")
+    shown = _quoted(value, style or ('"' if listed else ""), text)
+    return text[: last.end] + gap + style + edit.option + style + between + shown + text[last.end :]
+
+
+def _is_list(text: str) -> bool:
+    value = (_LIST_KEY.match(text.split("\n", 1)[0]) or [None, ""])[1] or ""
+    return not value.strip() or value.strip().startswith("[")
+
+
+def _quoted(value: str, quote: str, text: str) -> str:
+    """A value in the quotes of the word that it replaces or follows; in a shell quoted where that is needed."""
+    if quote == '"':
+        return json.dumps(value, ensure_ascii=False)
+    if quote == "'":
+        return shlex.quote(value) if "'" in value else f"'{value}'"
+    listed = _LIST_KEY.match(text.split("\n", 1)[0]) is not None and _is_list(text)
+    if listed:
+        return value if re.fullmatch(r"[\w./:+-]+", value) else json.dumps(value, ensure_ascii=False)
+    return shlex.quote(value)
+
+
+def _variable(text: str, words: Sequence[Word], first: int, edit: Edit) -> str | None:
+    """A variable in front of a shell command, or with -e of a container; elsewhere it has no place in the command."""
+    if edit.value is None or (_LIST_KEY.match(text.split("\n", 1)[0]) and _is_list(text)):
+        return None
+    assigned = f"{edit.option}={shlex.quote(edit.value)}"
+    for word in words[:first]:
+        if word.text.startswith(edit.option + "="):
+            return text[: word.start] + assigned + text[word.end :]
+    run = next((i for i in range(1, first) if words[i].text in ("run", "create") and words[i - 1].text in ("docker", "podman", "nerdctl")), None)
+    if run is not None:
+        return text[: words[run].end] + f" -e {assigned}" + text[words[run].end :]
+    if not words or re.match(r"(?:CMD|ENTRYPOINT|RUN|ExecStart=|-$|\w+:$)", text[: words[0].end].strip()) or _LIST_KEY.match(text.split("\n", 1)[0]):
+        return None
+    return text[: words[0].start] + assigned + " " + text[words[0].start :]
+
+
+def _python(text: str, edit: Edit) -> str | None:
+    """The same for keywords of a call, by its syntax tree."""
+    found = _PYTHON.search(text)
+    call = _call(text[found.start() :]) if found else None
+    if found is None or call is None:
+        return None
+    source, node = call
+    place = _offsets(source, found.start())
+    name = edit.option.lstrip("-").replace("-", "_")
+    keyword = next((k for k in node.keywords if k.arg == name), None)
+    value = _literal(edit.value)
+    ends = [place(a.end_lineno, a.end_col_offset) for a in (*node.args, *(k.value for k in node.keywords))]
+    if edit.value is None:
+        if keyword is None:
+            return None
+        before = [e for e in ends if e < place(keyword.lineno, keyword.col_offset)]
+        start = max(before) if before else place(keyword.lineno, keyword.col_offset)
+        return text[:start] + text[place(keyword.value.end_lineno, keyword.value.end_col_offset) :]
+    if keyword is not None:
+        start, end = place(keyword.value.lineno, keyword.value.col_offset), place(keyword.value.end_lineno, keyword.value.end_col_offset)
+        return text[:start] + value + text[end:]
+    if not ends:
+        return None
+    starts = [place(k.lineno, k.col_offset) for k in node.keywords]
+    gap = text[ends[-2] : starts[-1]] if len(ends) > 1 and starts else ", "
+    return text[: ends[-1]] + gap + f"{name}={value}" + text[ends[-1] :]
+
+
+def _call(text: str) -> tuple[str, ast.Call] | None:
+    """The first call in the text, up to the parenthesis that makes it whole."""
+    for end in [i for i, c in enumerate(text) if c == ")"][:50]:
+        try:
+            node = ast.parse(text[: end + 1], mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        return (text[: end + 1], node) if isinstance(node, ast.Call) else None
+    return None
+
+
+def _offsets(source: str, base: int) -> Callable[[int | None, int | None], int]:
+    """(line, column in UTF-8 bytes) of a syntax tree -> position in the text."""
+    rows = source.split("\n")
+
+    def position(line: int | None, column: int | None) -> int:
+        row = (line or 1) - 1
+        inside = rows[row].encode()[: column or 0].decode("utf-8", "ignore")
+        return base + sum(len(r) + 1 for r in rows[:row]) + len(inside)
+
+    return position
+
+
+def _literal(value: str | None) -> str:
+    if value in ("true", "false"):
+        return str(value == "true")
+    if re.fullmatch(r"-?\d+(?:\.\d+)?", str(value)):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False)

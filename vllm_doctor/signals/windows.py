@@ -36,8 +36,8 @@ def _whole(index: int, track: Track, engine: int) -> Window | None:
         p.time for name in ("requests.running", "requests.waiting", "throughput.generation") for p in _points(track, name, engine) if p.value > 0
     ]
     if loaded:
-        before = [p.time for p in _points(track, "requests.running", engine) if p.time < min(loaded)]
-        start = max(before, default=min(loaded))
+        onset = min(loaded)
+        start = max((p.time for p in _points(track, "requests.running", engine) if p.time < onset), default=onset)
     return Window(index, start, span[1], whole=True)
 
 

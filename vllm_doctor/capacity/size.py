@@ -40,7 +40,12 @@ def size(setup: Setup) -> Budget:
     charged = own.bytes if generation.charges_outside and "non_torch" not in setup.known else 0
     outside = Amount(setup.outside_bytes + own.bytes, "rule-of-thumb" if setup.context_bytes is None else "measured")
     # a context that the formula charges is in the non-torch part already: the ledger shows it once, outside
-    shown = Amount(parts["non_torch"].bytes - charged, parts["non_torch"].basis, *parts["non_torch"].span) if charged else parts["non_torch"]
+    shown = parts["non_torch"]
+    if charged:
+        low, high = shown.span
+        shown = Amount(
+            shown.bytes - charged, shown.basis, max(0, min(low - charged, shown.bytes - charged)), max(high - charged, shown.bytes - charged)
+        )
     headroom = setup.total_bytes - outside.bytes - parts["weights"].bytes - parts["activation"].bytes - shown.bytes - parts["graphs"].bytes - kv.bytes
     return Budget(
         generation=generation.name if setup.kv_cache_memory_bytes is None else "manual",

@@ -12,7 +12,7 @@ import click
 from .. import __version__
 from .common import Session
 
-COMMANDS = {"analyze": ".analyze", "explain": ".explain", "plan": ".plan", "rules": ".rules"}
+COMMANDS = {"analyze": ".analyze", "explain": ".explain", "plan": ".plan", "rules": ".rules", "serve": ".serve"}
 """Name of a command -> the module that holds it as `command`."""
 
 INTERRUPTED = 130

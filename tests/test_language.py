@@ -11,6 +11,8 @@ import pytest
 from babel.messages.pofile import read_po as babel_read_po
 
 from vllm_doctor.language import CATALOGUE, detect, format_value, read_po, translator
+from vllm_doctor.model.catalogue import OBSERVATIONS
+from vllm_doctor.narrate import TIMELINE
 
 PACKAGE = Path(__file__).resolve().parent.parent / "vllm_doctor"
 
@@ -58,6 +60,11 @@ def test_there_are_texts_to_translate() -> None:
 def test_a_text_in_code_has_a_translation_with_the_same_placeholders(text: str) -> None:
     assert CHINESE.get(text), f"{LITERALS[text]}: no Chinese for {text!r} in {CATALOGUE.name}"
     assert placeholders(CHINESE[text]) == placeholders(text)
+
+
+@pytest.mark.parametrize("kind", TIMELINE)
+def test_an_event_of_the_timeline_has_a_translation(kind: str) -> None:
+    assert CHINESE.get(OBSERVATIONS[kind].meaning)
 
 
 def test_every_translation_keeps_its_placeholders() -> None:

@@ -17,6 +17,7 @@ import vllm_doctor
 from tests.reports import samples
 from vllm_doctor.cli import run
 from vllm_doctor.cli.analyze import exit_code
+from vllm_doctor.cli.common import links
 from vllm_doctor.model.observations import Issue, Ref
 from vllm_doctor.model.report import Report
 from vllm_doctor.model.timebound import TimeBound
@@ -331,3 +332,30 @@ def test_an_output_that_knows_only_ascii_gets_ascii(pipeline: Pipeline) -> None:
     code = "from vllm_doctor.cli.common import emit; emit('● 5 → 7 · 显存 …\\n')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.stdout == b"* 5 -> 7 - ?? ...\n"
+
+
+@pytest.mark.parametrize(
+    ("environ", "linked"),
+    [
+        ({}, False),
+        ({"TERM_PROGRAM": "vscode"}, True),
+        ({"VTE_VERSION": "7600"}, True),
+        ({"VTE_VERSION": "4800"}, False),
+        ({"TERM_PROGRAM": "vscode", "NO_COLOR": "1"}, False),
+        ({"TERM_PROGRAM": "vscode", "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}, False),
+    ],
+)
+def test_files_are_links_only_on_a_local_terminal_that_is_known_to_show_them(
+    environ: dict[str, str], linked: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("NO_COLOR", "TERM", "TERM_PROGRAM", "VTE_VERSION", "WT_SESSION", "KONSOLE_VERSION", "DOMTERM", "SSH_CONNECTION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "a b.log").write_text("x")
+    link = links(types.SimpleNamespace(isatty=lambda: True))  # type: ignore[arg-type]
+    assert (link is not None) == linked
+    if link is not None:
+        assert link(str(tmp_path / "a b.log")) == f"{tmp_path.as_uri()}/a%20b.log"
+        assert [link(name) for name in ("no/such.log", "-", "http://host/metrics", "bad\0name", str(tmp_path))] == [None] * 5
+    assert links(types.SimpleNamespace(isatty=lambda: False)) is None  # type: ignore[arg-type]

@@ -240,3 +240,11 @@ def test_many_lines_of_evidence_are_named_and_shown_in_detail_on_request() -> No
     assert "also at server.log:5, server.log:9" in render(report, width=80)
     detailed = render(report, width=80, detail=1)
     assert [f"server.log:{n}  line {n}" in detailed for n in (3, 5, 9)] == [True, True, True]
+
+
+def test_a_place_is_a_link_only_where_there_is_something_to_open() -> None:
+    targets = {"server.log": "file:///logs/server.log"}
+    linked = render(samples.kv_exhaustion(), width=80, color=True, links=targets.get)
+    assert set(re.findall(r"\x1b\]8;[^;]*;([^\x1b]*)\x1b\\", linked)) == {"file:///logs/server.log", ""}
+    assert re.sub(r"\x1b\]8;[^\x1b]*\x1b\\", "", linked) == render(samples.kv_exhaustion(), width=80, color=True)
+    assert "\x1b" not in render(samples.kv_exhaustion(), width=80, links=targets.get)

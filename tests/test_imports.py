@@ -21,7 +21,8 @@ ORDER = [
     {"pipeline"},
     {"selftest"},
     {"reports"},
-    {"cli", "web", "live", "fleet"},
+    {"web", "live", "fleet"},
+    {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
 SIDE = {"sources", "redact"}

@@ -18,7 +18,7 @@ from tests.reports.test_text import SAMPLES, same_as_golden
 from vllm_doctor.model.report import Change, Line, RemedyReport, Report, RuledOut, SeriesReport
 from vllm_doctor.reports import RENDERERS, Style
 from vllm_doctor.reports.changes import change_lines, launch_rows, typed
-from vllm_doctor.reports.chart import chart
+from vllm_doctor.reports.chart import chart, clusters
 from vllm_doctor.reports.html import render
 from vllm_doctor.reports.plain import code_pieces
 from vllm_doctor.reports.telling import Telling
@@ -219,7 +219,12 @@ def test_two_clocks_of_one_life_are_two_lines() -> None:
 
 def test_engines_have_lines_of_their_own() -> None:
     drawn = charted(*(series([at(0, 1), at(10, 2)], engine=n) for n in (0, 1)))
-    assert [(p.title, [line.label for line in p.lines]) for p in drawn.panels] == [("Waiting requests", ["waiting: engine 0", "waiting: engine 1"])]
+    assert [(p.title, [line.label for line in p.lines]) for p in drawn.panels] == [("Waiting requests", ["engine 0", "engine 1"])]
+
+
+def test_events_that_coincide_share_a_flag() -> None:
+    assert clusters([0, 10, 33, 40, 100], 34) == [[0, 1, 2], [3], [4]]
+    assert clusters([], 34) == []
 
 
 def test_thinning_keeps_the_lowest_and_the_highest() -> None:

@@ -130,7 +130,7 @@ def _panels(telling: Telling, series: Sequence[SeriesReport]) -> list[Panel]:
         if sum(v is not None for v in line.mean) < 2:
             continue
         word = named.get(signal, signal.partition(".")[0])
-        if word == "requests" and len(engines) > 1:
+        if len(engines) > 1:
             word = signal  # running and waiting of many engines in one panel would be a tangle
         rank = order.index(named[signal]) if signal in named else len(order)
         panels.setdefault((rank, word, parts[0].unit), []).append((signal, line))
@@ -139,7 +139,8 @@ def _panels(telling: Telling, series: Sequence[SeriesReport]) -> list[Panel]:
         fixed = PANELS[rank][1] if rank < len(PANELS) else ()
         lines.sort(key=lambda pair: (fixed.index(pair[0]) if pair[0] in fixed else 0, pair[0]))
         peak = max((v for _, line in lines for v in line.high if v is not None), default=0.0)
-        top = max(1.0, peak) if unit == "ratio" else _round_top(peak)
+        scale = 2.0**30 if unit == "bytes" else 1.0
+        top = max(1.0, peak) if unit == "ratio" else _round_top(peak / scale) * scale
         result.append(Panel(clean(telling.panel(word)), clean(unit), top, [line for _, line in lines]))
     return result
 
@@ -164,7 +165,7 @@ def _line(telling: Telling, parts: Iterable[SeriesReport], limit: int, engine: i
         )
         rows += [*([None] if rows else []), *points]  # type: ignore[list-item]
     if engine is not None:
-        label = telling.colon(label, telling._("engine {n}").format(n=engine))
+        label = telling._("engine {n}").format(n=engine)
     line = Line(clean(label), [], [], [], [])
     previous: float | None = None
     kept = _thinned(rows, limit)
@@ -224,6 +225,17 @@ def _marks(timeline: Iterable[TimelineEntry]) -> list[Mark]:
     if len(bad) > EVENTS:  # failures matter most
         bad = sorted(sorted(bad, key=lambda m: not m[2])[:EVENTS], key=lambda m: m[0])
     return [Mark(n, t, clean(e.text), is_bad, e) for n, (t, e, is_bad) in enumerate(bad, 1)]
+
+
+def clusters(places: Sequence[float], width: float) -> list[list[int]]:
+    """Indices of ascending `places` in groups whose members lie closer than `width` to the group's first: their labels would overlap."""
+    groups: list[list[int]] = []
+    for i, place in enumerate(places):
+        if groups and place - places[groups[-1][0]] < width:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return groups
 
 
 def _phases(telling: Telling, start: float, end: float) -> list[Phase]:

@@ -11,12 +11,12 @@ from html import escape
 
 from ..language import format_value
 from ..model.report import MemoryReport
-from .chart import Chart, Line, Panel
+from .chart import Chart, Line, Panel, clusters
 from .ledger import part_name, rows_of
 from .plain import cells, clean
 from .words import Words
 
-WIDTH, LEFT, RIGHT = 960, 64, 12
+WIDTH, LEFT, RIGHT = 960, 68, 12
 HEAD, PLOT, GAP, FOOT = 34, 84, 30, 22
 POINTS = 220
 """Points of a line: one for each four units of the width."""
@@ -47,19 +47,25 @@ def timeline(chart: Chart, language: str, title: str, description: str) -> str:
     for panel in chart.panels:
         out += _panel(panel, chart, top, scale, language)
         top += PLOT + GAP
-    taken = -100.0
-    for mark in chart.marks:
-        at = x(mark.time)
-        kind = "mark bad" if mark.bad else "mark"
-        out.append(f'<line class="{kind}" x1="{at}" x2="{at}" y1="{HEAD - 14}" y2="{bottom}"/>')
-        if at - taken >= 14:  # numbers of events that coincide would cover each other; the list below has all of them
-            shape = f"M{at - 8} 2h16v12l-8 5l-8 -5z" if mark.bad else f"M{at - 8} 2h16v15h-16z"
-            out.append(f'<path class="{kind}" d="{shape}"/><text class="mark-number" x="{at}" y="13.5" text-anchor="middle">{mark.number}</text>')
-            taken = at
+    places = [x(mark.time) for mark in chart.marks]
+    for at, mark in zip(places, chart.marks, strict=True):
+        out.append(f'<line class="mark{" bad" if mark.bad else ""}" x1="{at}" x2="{at}" y1="{HEAD - 14}" y2="{bottom}"/>')
+    for group in clusters(places, 34):
+        out += _flag(places[group[0]], chart.marks[group[0]].number, chart.marks[group[-1]].number, any(chart.marks[i].bad for i in group))
     for time, label in ticks(chart.start, chart.end):
         out.append(f'<text class="tick" x="{x(time)}" y="{bottom + 18}" text-anchor="middle">{label}</text>')
     out.append("</svg>")
     return "".join(out)
+
+
+def _flag(at: float, first: int, last: int, bad: bool) -> list[str]:
+    """The numbers of events that coincide, on one flag; a failure's has a point."""
+    label = str(first) if first == last else f"{first}–{last}"
+    half = 4 + 3.5 * len(label)
+    at = min(max(at, half), WIDTH - half)
+    shape = f"M{at - half:g} 2h{2 * half:g}v12l{-half:g} 5l{-half:g} -5z" if bad else f"M{at - half:g} 2h{2 * half:g}v15h{-2 * half:g}z"
+    name = "mark bad" if bad else "mark"
+    return [f'<path class="{name}" d="{shape}"/><text class="mark-number" x="{at:g}" y="13.5" text-anchor="middle">{label}</text>']
 
 
 def _panel(panel: Panel, chart: Chart, top: int, scale: float, language: str) -> list[str]:

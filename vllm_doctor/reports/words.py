@@ -69,6 +69,7 @@ class Words:
         known = {
             "requests": _("Requests"), "kv_cache": _("KV cache usage"), "throughput": _("Throughput"), "latency": _("Latency"),
             "gpu": _("GPU memory"), "memory": _("GPU memory"), "requests.running": _("Running requests"), "requests.waiting": _("Waiting requests"),
+            "kv_cache.usage": _("KV cache usage"), "throughput.prompt": _("Prompt throughput"), "throughput.generation": _("Generation throughput"),
         }  # fmt: skip
         return known.get(word, word)
 

@@ -57,7 +57,7 @@
   var box = document.getElementById("chart"), panels = document.getElementById("panels"), picture = document.getElementById("picture");
   var plots = [], whole = [data.zero, data.zero + data.end], shown = whole.slice();
   var dashes = [[], [6, 4], [2, 3]];
-  var wide = 64;
+  var wide = 68;
 
   function color(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
   function two(n) { return (n < 10 ? "0" : "") + n; }
@@ -96,25 +96,30 @@
   }
   function mark(first) {
     return function (u) {
-      var c = u.ctx, b = u.bbox, r = devicePixelRatio || 1, taken = -1e9;
+      var c = u.ctx, b = u.bbox, r = devicePixelRatio || 1, groups = [];
       c.save();
+      c.lineWidth = r;
+      c.setLineDash([2 * r, 3 * r]);
       data.marks.forEach(function (m) {
         var x = Math.round(u.valToPos(data.zero + m.t, "x", true));
         if (x < b.left - 1 || x > b.left + b.width + 1) return;
-        c.strokeStyle = c.fillStyle = color(m.bad ? "--bad" : "--soft");
-        c.lineWidth = r;
-        c.setLineDash([2 * r, 3 * r]);
+        c.strokeStyle = color(m.bad ? "--bad" : "--soft");
         c.beginPath(); c.moveTo(x, b.top); c.lineTo(x, b.top + b.height); c.stroke();
-        if (!first || x - taken < 15 * r) return;
-        taken = x;
-        c.setLineDash([]);
-        var w = 8 * r, top = b.top - 18 * r;
+        var last = groups[groups.length - 1];
+        if (last && x - last.x < 34 * r) { last.to = m.n; last.bad = last.bad || m.bad; }
+        else groups.push({ x: x, from: m.n, to: m.n, bad: m.bad });
+      });
+      c.setLineDash([]);
+      c.font = "bold " + 11 * r + "px system-ui, sans-serif"; c.textAlign = "center"; c.textBaseline = "alphabetic";
+      if (first) groups.forEach(function (g) { // numbers of events that coincide share a flag; a failure's has a point
+        var label = g.from === g.to ? String(g.from) : g.from + "–" + g.to;
+        var w = (4 + 3.5 * label.length) * r, top = b.top - 18 * r, x = Math.min(Math.max(g.x, w), c.canvas.width - w);
+        c.fillStyle = color(g.bad ? "--bad" : "--soft");
         c.beginPath(); c.moveTo(x - w, top); c.lineTo(x + w, top); c.lineTo(x + w, top + 12 * r);
-        if (m.bad) c.lineTo(x, top + 17 * r); else { c.lineTo(x + w, top + 15 * r); c.lineTo(x - w, top + 15 * r); }
+        if (g.bad) c.lineTo(x, top + 17 * r); else { c.lineTo(x + w, top + 15 * r); c.lineTo(x - w, top + 15 * r); }
         c.lineTo(x - w, top + 12 * r); c.closePath(); c.fill();
         c.fillStyle = color("--paper");
-        c.font = "bold " + 11 * r + "px system-ui, sans-serif"; c.textAlign = "center"; c.textBaseline = "alphabetic";
-        c.fillText(String(m.n), x, top + 11.5 * r);
+        c.fillText(label, x, top + 11.5 * r);
       });
       c.restore();
     };
@@ -173,6 +178,7 @@
       axes: [
         { show: last, stroke: ink, grid: grid, ticks: { show: false }, size: 28, values: times, font: "12px system-ui, sans-serif" },
         { stroke: ink, grid: grid, ticks: { show: false }, size: wide, font: "12px system-ui, sans-serif", space: 32,
+          splits: function () { return [0, panel.top / 2, panel.top]; },
           values: function (u, splits) { return splits.map(function (v) { return value(v, panel.unit).replace(" tokens/s", ""); }); } }
       ],
       series: series, bands: bands,

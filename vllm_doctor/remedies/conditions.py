@@ -108,14 +108,6 @@ def spare_gpus(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -
     return len(case.gpus) >= 2 * used
 
 
-def several_gpus(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
-    """Does the server itself use several GPUs?"""
-    engine = finding.engine if finding.engine is not None else run.engines[0]
-    values = [evaluator.setting(o, run, engine, finding.window) for o in ("tensor-parallel-size", "pipeline-parallel-size")]
-    known = [v.value for v in values if isinstance(v, Known)]
-    return max(known) > 1 if known else None
-
-
 def latency_face(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
     """Is the finding about long steps, not about memory?"""
     return finding.variant != "oom"
@@ -136,7 +128,6 @@ CONDITIONS: dict[str, Condition] = {
     "graphs_in_budget": graphs_in_budget,
     "graphs_outside_budget": graphs_outside_budget,
     "spare_gpus": spare_gpus,
-    "several_gpus": several_gpus,
     "latency_face": latency_face,
     "memory_ran_out": memory_ran_out,
 }

@@ -76,7 +76,7 @@ def effects(before: Figures, changes: Sequence[Move]) -> tuple[Effect, ...]:
         if a is None and not ends:
             continue
         after = _range(ends) if len(ends) == 2 else None
-        if changes and after == a:
+        if changes and (after == a or (after is None and name in FOLLOWING)):
             continue
         result.append(Effect(name, quantity.unit, a, after, _basis(name, rough)))
     return tuple(result)
@@ -91,6 +91,8 @@ def _basis(name: str, rough: bool) -> Basis:
     return "rule-of-thumb" if rough or name in EXPERIENCE else "model"
 
 
+FOLLOWING = {"requests.fit.p50", "requests.fit.p95", "requests.fit.max_model_len", "kv_cache.demand", "kv_cache.reserve"}
+"""Quantities that follow from the pool's tokens: where those become unknown, saying so once is enough."""
 EXPERIENCE = {"step.duration", "latency.itl.p99", "memory.oom_shortfall", "memory.reserved_unused", "requests.cut"}
 """Quantities whose change is read off other servers, not computed."""
 
@@ -110,8 +112,8 @@ def quantities(f: Figures) -> dict[str, float]:
     if f.kv_tokens and f.present is not None and each is not None:
         admitted = min(f.present, f.slots) if f.slots else f.present
         put("kv_cache.demand", round(admitted * each / f.kv_tokens, 3))
-    if f.kv_tokens and f.reserve is not None:
-        put("kv_cache.reserve", float(math.floor(f.reserve * f.kv_tokens)))
+    if f.reserve is not None and (f.kv_tokens or not f.reserve):
+        put("kv_cache.reserve", float(math.floor(f.reserve * (f.kv_tokens or 0.0))))
     put("request.max_length", f.max_len)
     put("request.max_tokens", f.longest_output)
     if f.total is not None and f.utilization is not None and f.device != "cpu":

@@ -1,0 +1,102 @@
+"""The command of the report: the first change that has a value, nothing else, and marked where it is not the user's own."""
+
+from __future__ import annotations
+
+from tests.remedies.cases import FLAGS, RULES, server
+from vllm_doctor.model.case import Case
+from vllm_doctor.model.judgement import Advice
+from vllm_doctor.narrate import Narrator
+from vllm_doctor.parsing.launch import find
+from vllm_doctor.remedies.command import Rewritten, command_after
+
+WITHOUT_VALUE = Advice("more-gpus", "set", "--tensor-parallel-size")
+FOR_CLIENTS = Advice("cap-output-tokens", to=112)
+SEQS = Advice("lower-max-num-seqs", "set", "--max-num-seqs", from_=64, to=5)
+GONE = Advice("remove-blocks-override", "remove", "--num-gpu-blocks-override", from_=160)
+SEGMENTS = Advice("expandable-segments", "set", "PYTORCH_CUDA_ALLOC_CONF", to="expandable_segments:True")
+
+COMMAND = """vllm serve m \\
+  --api-key sk-123456 \\
+  --num-gpu-blocks-override 160 \\
+  --max-num-seqs 64"""
+
+
+def made(text: str, *advice: Advice) -> Rewritten | None:
+    (launch,) = find(text, "launch.txt", 1, RULES.flags)
+    return command_after(server(launch=launch), advice, list(FLAGS.values()))
+
+
+def test_the_first_change_with_a_value_is_made_and_no_other() -> None:
+    result = made(COMMAND, WITHOUT_VALUE, FOR_CLIENTS, GONE, SEQS)
+    assert result is not None
+    assert (result.remedy, result.put_together) == ("remove-blocks-override", False)
+    assert result.after == "vllm serve m \\\n  --api-key *** \\\n  --max-num-seqs 64"
+
+
+def test_the_difference_is_a_unified_diff_of_masked_commands() -> None:
+    result = made(COMMAND, SEQS)
+    assert result is not None
+    assert result.diff.splitlines() == [
+        "--- before",
+        "+++ after",
+        "@@ -1,4 +1,4 @@",
+        " vllm serve m \\",
+        "   --api-key *** \\",
+        "   --num-gpu-blocks-override 160 \\",
+        "-  --max-num-seqs 64",
+        "+  --max-num-seqs 5",
+    ]
+    assert "sk-123456" not in result.before + result.after
+
+
+def test_without_a_change_or_a_place_for_it_there_is_no_command() -> None:
+    assert made(COMMAND, WITHOUT_VALUE, FOR_CLIENTS) is None
+    assert made('CMD ["vllm", "serve", "m", "--max-num-seqs", "64"]', SEGMENTS, SEQS) is None, "the second change is not the first"
+
+
+ARGUMENTS = {
+    "model": "org/m",
+    "host": "0.0.0.0",
+    "enable-prefix-caching": False,
+    "enforce-eager": True,
+    "served-model-name": "['a', 'b c']",
+    "limit-mm-per-prompt": "{'image': 4}",
+    "compilation-config": "{'mode': <CompilationMode.NONE: 0>}",
+    "api-key": "***",
+    "num-gpu-blocks-override": 160,
+}
+
+
+def test_a_command_is_put_together_from_the_arguments_in_the_log() -> None:
+    run = server(facts={"model.name": "org/m"}, flags=ARGUMENTS)
+    result = command_after(run, [GONE], list(FLAGS.values()))
+    assert result is not None
+    assert (result.put_together, result.left_out) == (True, ("--compilation-config",))
+    assert result.after == " \\\n  ".join(
+        [
+            "vllm serve org/m",
+            "--host 0.0.0.0",
+            "--no-enable-prefix-caching",
+            "--enforce-eager",
+            "--served-model-name a 'b c'",
+            "--limit-mm-per-prompt '{\"image\": 4}'",
+            "--api-key ***",
+        ]
+    )
+
+
+def test_all_arguments_of_an_old_log_with_its_defaults_are_no_command() -> None:
+    run = server(facts={"model.name": "m"}, flags={"swap-space": 4, "num-gpu-blocks-override": 160}, argument_line="args: Namespace(")
+    assert command_after(run, [GONE], list(FLAGS.values())) is None
+
+
+def test_a_command_that_was_put_together_says_so_in_a_comment() -> None:
+    run = server(facts={"model.name": "m"}, flags={"num-gpu-blocks-override": 160})
+    result = command_after(run, [GONE], list(FLAGS.values()))
+    assert result is not None
+    told = Narrator(Case(runs=(run,)), RULES, "en").command(run, result)
+    assert told.after.splitlines() == [
+        "# put together from the arguments that the log prints; environment and wrapper are not in it",
+        "vllm serve m",
+    ]
+    assert Narrator(Case(runs=(run,)), RULES, "zh").command(run, result).after.splitlines()[0].startswith("# 根据日志打印的参数")

@@ -1,0 +1,148 @@
+"""The user's launch command with one thing changed: only that, in the layout and quotes that it was written in."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vllm_doctor.parsing.launch import find
+from vllm_doctor.parsing.launch_args import Options
+from vllm_doctor.remedies.rewrite import Edit, masked, rewritten
+from vllm_doctor.ruleset.load import load
+
+FLAGS = load().flags
+OPTIONS = Options.of(FLAGS)
+SEQS = Edit("--max-num-seqs", "32")
+EAGER = Edit("--enforce-eager", "true")
+UTIL = Edit("--gpu-memory-utilization", "0.95")
+GONE = Edit("--max-num-seqs", None)
+SEGMENTS = Edit("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", environment=True)
+
+SHELL = """vllm serve Qwen/Qwen2.5-7B-Instruct \\
+    --max-num-seqs 256 \\
+    --served-model-name "my model" \\
+    --gpu-memory-utilization=0.9 > server.log 2>&1 &"""
+COMPOSE = """services:
+  vllm:
+    image: vllm/vllm-openai:v0.10.2
+    command:
+      - --model
+      - Qwen/Qwen2.5-7B-Instruct
+      - --max-num-seqs
+      - "256"   # all of them
+    ports: ["8000:8000"]
+"""
+EQUALS = """    image: vllm/vllm-openai:v0.10.2
+    command:
+      - "--model=Qwen/Qwen2.5-7B-Instruct"
+      - "--max-num-seqs=256"
+"""
+KUBERNETES = """        image: vllm/vllm-openai:v0.10.2
+        args: ["--model", "Qwen/Qwen2.5-7B-Instruct", "--max-num-seqs", "256"]
+"""
+FOLDED = """    image: vllm/vllm-openai:v0.10.2
+    command: >
+      --model Qwen/Qwen2.5-7B-Instruct
+      --max-num-seqs 256
+"""
+DOCKER = """docker run --gpus all -e HF_TOKEN=hf_0123456789 \\
+  vllm/vllm-openai:v0.10.2 \\
+  --model Qwen/Qwen2.5-7B-Instruct \\
+  --max-num-seqs 256"""
+PYTHON = """llm = LLM(
+    model="Qwen/Qwen2.5-7B-Instruct",
+    max_num_seqs=256,
+)"""
+MODULE = "python3 -m vllm.entrypoints.openai.api_server --model m --max_num_seqs 256"
+
+
+def after(text: str, edit: Edit) -> str | None:
+    (launch,) = find(text, "launch.txt", 1, FLAGS)
+    return rewritten(launch.text, edit, OPTIONS, launch.flags)
+
+
+@pytest.mark.parametrize(
+    ("text", "edit", "old", "new"),
+    [
+        (SHELL, SEQS, "--max-num-seqs 256", "--max-num-seqs 32"),
+        (SHELL, UTIL, "--gpu-memory-utilization=0.9", "--gpu-memory-utilization=0.95"),
+        (SHELL, EAGER, "utilization=0.9 >", "utilization=0.9 \\\n    --enforce-eager >"),
+        (SHELL, GONE, " \\\n    --max-num-seqs 256", ""),
+        (SHELL, SEGMENTS, "vllm serve", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True vllm serve"),
+        ("$ vllm serve m --max-num-seqs '256'", SEQS, "$ vllm serve m --max-num-seqs '256'", "vllm serve m --max-num-seqs '32'"),
+        (MODULE, SEQS, "--max_num_seqs 256", "--max_num_seqs 32"),
+        (MODULE, UTIL, "seqs 256", "seqs 256 --gpu-memory-utilization 0.95"),
+        ("vllm serve m --no-enable-chunked-prefill", Edit("--enable-chunked-prefill", "true"), "--no-enable", "--enable"),
+        (DOCKER, SEQS, "256", "32"),
+        (DOCKER, SEGMENTS, "docker run", "docker run -e PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        (COMPOSE, SEQS, '"256"', '"32"'),
+        (COMPOSE, UTIL, '- "256"', '- "256"\n      - --gpu-memory-utilization\n      - "0.95"'),
+        (COMPOSE, EAGER, '- "256"', '- "256"\n      - --enforce-eager'),
+        (COMPOSE, GONE, '\n      - --max-num-seqs\n      - "256"', ""),
+        (EQUALS, SEQS, '"--max-num-seqs=256"', '"--max-num-seqs=32"'),
+        (EQUALS, UTIL, 'seqs=256"', 'seqs=256"\n      - "--gpu-memory-utilization=0.95"'),
+        (KUBERNETES, SEQS, '"256"', '"32"'),
+        (KUBERNETES, UTIL, '"256"', '"256", "--gpu-memory-utilization", "0.95"'),
+        (KUBERNETES, GONE, ', "--max-num-seqs", "256"', ""),
+        (FOLDED, SEQS, "256", "32"),
+        (FOLDED, UTIL, "256", "256\n      --gpu-memory-utilization 0.95"),
+        (PYTHON, SEQS, "max_num_seqs=256", "max_num_seqs=32"),
+        (PYTHON, UTIL, "max_num_seqs=256", "max_num_seqs=256,\n    gpu_memory_utilization=0.95"),
+        (PYTHON, EAGER, "max_num_seqs=256", "max_num_seqs=256,\n    enforce_eager=True"),
+        (PYTHON, GONE, "\n    max_num_seqs=256,", ""),
+    ],
+)
+def test_only_the_change_changes(text: str, edit: Edit, old: str, new: str) -> None:
+    (launch,) = find(text, "launch.txt", 1, FLAGS)
+    whole = launch.text if old in launch.text else text
+    assert after(text, edit) == whole.replace(old, new, 1)
+
+
+@pytest.mark.parametrize("text", [COMPOSE, KUBERNETES, PYTHON, 'CMD ["vllm", "serve", "m", "--max-num-seqs", "4"]'])
+def test_a_variable_has_no_place_in_a_list_of_arguments(text: str) -> None:
+    assert after(text, SEGMENTS) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("vllm serve m --api-key sk-1 --port 8000", "vllm serve m --api-key *** --port 8000"),
+        ("HF_TOKEN=abc vllm serve m --api-key='x y'", "HF_TOKEN=*** vllm serve m --api-key=***"),
+        ("docker run -e HF_TOKEN=abc vllm/vllm-openai --model m", "docker run -e HF_TOKEN=*** vllm/vllm-openai --model m"),
+        ("args:\n  - --api-key\n  - secret\n  - --model\n  - m", "args:\n  - --api-key\n  - ***\n  - --model\n  - m"),
+        ('args: ["--api-key", "secret", "--model", "m"]', 'args: ["--api-key", "***", "--model", "m"]'),
+        ("vllm serve m --max-num-seqs 4", "vllm serve m --max-num-seqs 4"),
+    ],
+)
+def test_secrets_are_masked_in_every_layout(text: str, shown: str) -> None:
+    assert masked(text) == shown
+
+
+names = st.sampled_from(["--max-num-seqs", "--max-model-len", "--port", "--block-size", "--swap-space"])
+gaps = st.sampled_from([" ", "  ", " \\\n  ", " \\\n"])
+
+
+@given(st.dictionaries(names, st.integers(1, 9999), min_size=1), gaps, st.booleans(), names, st.integers(1, 9999) | st.none())
+def test_what_is_read_back_is_the_old_command_with_the_one_change(
+    given_options: dict[str, int], gap: str, joined: bool, option: str, value: int | None
+) -> None:
+    glue = "=" if joined else " "
+    text = gap.join(["vllm serve some/model", *(f"{k}{glue}{v}" for k, v in given_options.items())])
+    new = after(text, Edit(option, None if value is None else str(value)))
+    if value is None and option not in given_options:
+        assert new is None
+        return
+    assert new is not None
+    rest = {k: v for k, v in given_options.items() if k != option}
+    expected = rest if value is None else rest | {option: value}
+    found = find(new, "launch.txt", 1, FLAGS)
+    assert (found[0].flags if found else {}) == expected
+    assert new.startswith("vllm serve some/model")
+
+
+@given(st.text(max_size=300), st.sampled_from([SEQS, GONE, SEGMENTS, EAGER]))
+def test_no_text_makes_it_fail(text: str, edit: Edit) -> None:
+    masked(text)
+    result = rewritten(text, edit, OPTIONS, {})
+    assert result is None or isinstance(result, str)

@@ -23,6 +23,7 @@ check: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python tools/cause_pages.py
+	$(BIN)/python tools/forum_questions.py
 	$(BIN)/python tools/readme_example.py
 
 memory-table: $(VENV)/.installed-dev

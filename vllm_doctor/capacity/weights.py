@@ -32,8 +32,24 @@ blocks of 32 and nvfp4 blocks of 16 one byte. GGUF: llama.cpp's own averages ove
 EXPERTS_ONLY = {"mxfp4", "experts_int8"}
 EVERYTHING = {"gguf", "q2_k", "q3_k_m", "q4_0", "q4_k_s", "q4_k_m", "q5_k_m", "q6_k", "q8_0", "iq4_xs"}
 
-UNGATED = ("OPT", "GPT", "Falcon", "Phi", "Starcoder2", "GPTBigCode", "Bloom", "MPT", "Bert", "Roberta", "Nemotron", "Whisper", "StableLm")
-"""Architectures (by their beginning) whose MLP has two matrices, not three. Phi-3 and its successors are gated."""
+UNGATED = (
+    "OPT",
+    "GPT2",
+    "GPTJ",
+    "GPTNeo",
+    "GPTBig",
+    "Falcon",
+    "PhiFor",
+    "Starcoder2",
+    "Bloom",
+    "MPT",
+    "Bert",
+    "Roberta",
+    "XLMRoberta",
+    "Nemotron",
+    "Whisper",
+)
+"""Architectures (by their beginning) whose MLP has two matrices, not three; `PhiFor` is Phi-1 and 2, later ones are gated."""
 
 
 class Parameters(Struct, frozen=True):
@@ -54,8 +70,7 @@ class Parameters(Struct, frozen=True):
 
 def gated(model: Model) -> bool:
     """Has the MLP a gate projection?"""
-    name = model.architecture
-    return name.startswith("Phi3") or not name.startswith(UNGATED)
+    return not model.architecture.startswith(UNGATED)
 
 
 def parameters(model: Model) -> Parameters:

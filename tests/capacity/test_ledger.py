@@ -1,0 +1,120 @@
+"""The ledger of a log: printed figures are taken over with their line, derived ones follow from them, and the parts sum to the total."""
+
+from __future__ import annotations
+
+import pytest
+
+from vllm_doctor.capacity.ledger import Ledger, ledger
+from vllm_doctor.capacity.setup import GIB
+from vllm_doctor.model.case import Case
+from vllm_doctor.pipeline import diagnose, read_case
+from vllm_doctor.ruleset.load import load, load_knowledge
+from vllm_doctor.sources.source import Source
+
+V0 = """\
+INFO 03-25 09:10:00 [llm_engine.py:240] Initializing a V0 LLM engine (v0.8.1) with config: model='Qwen/Qwen2.5-7B-Instruct', dtype=torch.bfloat16, max_seq_len=6600, tensor_parallel_size=1, pipeline_parallel_size=1, enforce_eager=False, kv_cache_dtype=auto,  device_config=cuda,
+INFO 03-25 09:10:05 [model_runner.py:1115] Loading model weights took 14.2487 GB and 5.112233 seconds
+INFO 03-25 09:10:09 [worker.py:267] the current vLLM instance can use total_gpu_memory (21.99GiB) x gpu_memory_utilization (0.90) = 19.79GiB
+INFO 03-25 09:10:09 [worker.py:267] model weights take 14.25GiB; non_torch_memory takes 0.06GiB; PyTorch activation peak memory takes 1.43GiB; the rest of the memory reserved for KV Cache is 4.05GiB.
+INFO 03-25 09:10:10 [executor_base.py:111] # cuda blocks: 4741, # CPU blocks: 4681
+INFO 03-25 09:10:10 [executor_base.py:116] Maximum concurrency for 6600 tokens per request: 11.49x
+INFO 03-25 09:10:30 [model_runner.py:1563] Graph capturing finished in 20 secs, took 0.76 GiB
+"""  # noqa: E501  lines of a log
+V1 = """\
+(EngineCore_DP0 pid=2) INFO 09-20 09:10:05 [gpu_model_runner.py:2392] Model loading took 15.2683 GiB and 5.112233 seconds
+(EngineCore_DP0 pid=2) INFO 09-20 09:10:08 [gpu_worker.py:298] Available KV cache memory: 18.69 GiB
+(EngineCore_DP0 pid=2) INFO 09-20 09:10:08 [kv_cache_utils.py:864] GPU KV cache size: 136,080 tokens
+(EngineCore_DP0 pid=2) INFO 09-20 09:10:08 [kv_cache_utils.py:868] Maximum concurrency for 40,960 tokens per request: 3.32x
+"""
+WORKERS = """\
+(Worker_TP0 pid=11) INFO 07-14 09:51:13 [gpu_worker.py:855] Free memory on device (77.57/79.11 GiB) on startup. Desired GPU memory utilization is (0.92, 72.78 GiB). Actual usage is 7.39 GiB for weight, 1.54 GiB for peak activation, 0.6 GiB for non-torch memory, and 2.04 GiB for CUDAGraph memory. Replace gpu_memory_utilization config with `--kv-cache-memory=65565989131` (61.06 GiB) to fit into requested memory, or `--kv-cache-memory=70708740096` (65.85 GiB) to fully utilize gpu memory. Current kv cache memory in use is 63.25 GiB.
+(Worker_TP1 pid=12) INFO 07-14 09:51:13 [gpu_worker.py:855] Free memory on device (76.57/79.11 GiB) on startup. Desired GPU memory utilization is (0.92, 72.78 GiB). Actual usage is 7.39 GiB for weight, 1.54 GiB for peak activation, 0.7 GiB for non-torch memory, and 2.04 GiB for CUDAGraph memory. Replace gpu_memory_utilization config with `--kv-cache-memory=65458614949` (60.96 GiB) to fit into requested memory, or `--kv-cache-memory=69634998272` (64.85 GiB) to fully utilize gpu memory. Current kv cache memory in use is 63.15 GiB.
+"""  # noqa: E501
+
+
+def case_of(text: str) -> Case:
+    return read_case([Source("server.log", data=text.encode(), size=len(text))], load(None))
+
+
+def ledger_of(text: str, *, knowledge: bool = False) -> Ledger:
+    case = case_of(text)
+    found = ledger(case.runs[0], case, load_knowledge() if knowledge else None)
+    assert found is not None
+    return found
+
+
+def parts(found: Ledger) -> dict[str, tuple[float, str]]:
+    return {n: (round(e.bytes / GIB, 2), e.origin) for n, e in found.tightest.entries.items()}
+
+
+def test_v0_prints_every_part() -> None:
+    found = ledger_of(V0)
+    assert parts(found) == {
+        "total": (21.99, "printed"), "budget": (19.79, "printed"), "weights": (14.25, "printed"), "activation": (1.43, "printed"),
+        "non_torch": (0.06, "printed"), "kv": (4.05, "printed"), "graphs": (0.76, "printed"), "headroom": (1.44, "derived"),
+    }  # fmt: skip
+    assert (found.kv_tokens, found.kv_bytes_per_token, found.max_concurrency) == (75856, 57344.0, 11.49)
+
+
+def test_the_parts_sum_to_the_total() -> None:
+    account = ledger_of(V0).tightest
+    names = ("outside", "weights", "activation", "non_torch", "graphs", "kv", "headroom")
+    assert sum(account.get(n) or 0 for n in names) == account.get("total")
+
+
+def test_every_printed_part_has_its_line() -> None:
+    lines = {n: e.refs[0].line for n, e in ledger_of(V0).tightest.entries.items() if e.origin == "printed"}
+    assert lines == {"total": 3, "budget": 3, "weights": 2, "activation": 4, "non_torch": 4, "kv": 4, "graphs": 7}
+
+
+def test_the_model_is_compared_and_never_replaces_what_is_printed() -> None:
+    found = ledger_of(V0, knowledge=True)
+    differences = {n: (round(a / GIB, 2), round(b / GIB, 2)) for n, (a, b) in found.differences().items()}
+    assert differences["weights"] == (14.25, 14.19)
+    assert set(differences) == {"weights", "activation", "non_torch", "kv", "graphs"}
+    assert parts(found)["weights"] == (14.25, "printed")
+
+
+def test_without_a_total_nothing_is_left_over_and_nothing_is_guessed() -> None:
+    found = ledger_of(V1)
+    assert parts(found) == {"weights": (15.27, "printed"), "kv": (18.69, "printed")}
+    assert (found.kv_tokens, found.kv_bytes_per_token, found.max_concurrency) == (136080, 147456.0, 3.32)
+
+
+def test_each_worker_has_an_account_and_the_smallest_pool_leads() -> None:
+    found = ledger_of(WORKERS)
+    assert [(a.gpu, round((a.get("kv") or 0) / GIB, 2), round((a.get("outside") or 0) / GIB, 2)) for a in found.accounts] == [
+        (1, 63.15, 2.54),
+        (0, 63.25, 1.54),
+    ]
+    for account in found.accounts:
+        assert sum(account.get(n) or 0 for n in ("outside", "weights", "activation", "non_torch", "graphs", "kv", "headroom")) == account.get("total")
+
+
+def test_a_log_without_memory_lines_has_no_ledger() -> None:
+    case = case_of("INFO 03-25 09:10:05 [api_server.py:1000] vLLM API server version 0.8.1\n")
+    assert [ledger(r, case) for r in case.runs] == [None]
+
+
+def test_what_runs_hold_gives_how_many_fit() -> None:
+    stats = "".join(
+        f"INFO 03-25 09:1{i}:00 [loggers.py:87] Engine 000: Avg prompt throughput: 10.0 tokens/s, Avg generation throughput: 90.0 tokens/s, "
+        f"Running: 4 reqs, Waiting: 0 reqs, GPU KV cache usage: {usage}%, Prefix cache hit rate: 0.0%\n"
+        for i, usage in enumerate(("2.0", "4.0", "4.0", "8.0"))
+    )
+    found = ledger_of(V1 + stats)
+    held = 136080 * 0.04 / 4
+    assert found.observed is not None
+    assert (found.observed.p50, found.observed.n, found.observed.finished) == (pytest.approx(held), 4, False)
+    assert found.fits["p50"].requests == pytest.approx(136080 / held)
+    assert found.fits["p50"].basis == "rule-of-thumb"
+    assert (found.fits.get("max_model_len") is None) == (found.max_model_len is None)
+
+
+def test_the_report_carries_the_account() -> None:
+    memory = diagnose(case_of(V0), load(None)).memory[0]
+    assert (memory.total_bytes, memory.kv_bytes_per_token, memory.kv_tokens) == (int(21.99 * GIB), 57344, 75856)
+    assert memory.refs["weights_bytes"].line == 2
+    assert memory.origins["headroom_bytes"] == "derived"
+    assert round(memory.predicted["weights_bytes"] / GIB, 2) == 14.19
+    assert memory.requests_that_fit["max_model_len"].requests == 11.49

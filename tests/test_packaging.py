@@ -89,6 +89,14 @@ def test_an_installed_command_analyses_a_log_elsewhere(command: Path, tmp_path: 
 
 
 @pytest.mark.network
+def test_an_installed_command_writes_the_page_with_everything_in_it(command: Path, tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_bytes(LOG.read_bytes())
+    page = run(command, tmp_path, "analyze", "server.log", "--format", "html", "--lang", "zh")
+    assert '<html lang="zh-CN">' in page
+    assert "uPlot (v1.6.32)" in page
+
+
+@pytest.mark.network
 def test_a_fault_in_the_rules_stops_the_build_and_names_its_place(tmp_path: Path) -> None:
     for name in ("vllm_doctor", "rules", "hatch_build.py", "pyproject.toml", "README.md", "LICENSE"):
         source = ROOT / name

@@ -245,7 +245,7 @@ class _View:
         rows = [(part, name, t.value(v, "bytes"), t.value(v / total, "ratio") if total else "", note) for part, name, v, note in named]
         fits = t.memory_lines(m)
         return {
-            "title": _("GPU {numbers}").format(numbers=", ".join(gpus)) if gpus else t.run.id if t.run else m.run,
+            "title": _("GPU {numbers}").format(numbers=", ".join(gpus)) if gpus else f"{_('server')} {m.run}",
             "bar": Markup(picture.memory_bar(m, t)), "rows": rows, "notes": fits[-1:] if m.kv_tokens is not None or m.requests_that_fit else [],
             "refs": list(dict.fromkeys(m.refs.values())),
         }  # fmt: skip

@@ -160,7 +160,8 @@ def memory_bar(memory: MemoryReport, words: Words) -> str:
             style = "on-part dark" if row.part == "headroom" else "on-part"
             out.append(f'<text class="{style}" x="{at + 8:.1f}" y="45">{escape(names[row.part])}</text>')
         at += wide
-    if memory.budget_bytes is not None and 0 < memory.budget_bytes <= whole and not memory.outside_bytes:
+    inside = sum(row.bytes for row in rows if row.part not in ("outside", "headroom"))
+    if memory.budget_bytes and inside <= memory.budget_bytes <= whole and not memory.outside_bytes:  # else the parts are not all within it
         x = memory.budget_bytes / whole * 1000
         anchor, dx = ("end", -6) if x > 500 else ("start", 6)
         text = words.colon(words._("budget of vLLM"), words.value(memory.budget_bytes, "bytes"))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.reports import samples
+from tests.reports import hostile, samples
 from vllm_doctor.model.report import EvidenceReport, Line, Report
 from vllm_doctor.reports.page import Page
 from vllm_doctor.reports.plain import cells, clean, cut, quote, source_name, span, wrap
@@ -248,3 +248,13 @@ def test_a_place_is_a_link_only_where_there_is_something_to_open() -> None:
     assert set(re.findall(r"\x1b\]8;[^;]*;([^\x1b]*)\x1b\\", linked)) == {"file:///logs/server.log", ""}
     assert re.sub(r"\x1b\]8;[^\x1b]*\x1b\\", "", linked) == render(samples.kv_exhaustion(), width=80, color=True)
     assert "\x1b" not in render(samples.kv_exhaustion(), width=80, links=targets.get)
+
+
+def test_a_hostile_report_reads_as_recorded() -> None:
+    same_as_golden("report-hostile.en.txt", render(samples.hostile(), width=80, detail=1))
+
+
+@pytest.mark.parametrize("payload", hostile.PAYLOADS, ids=range(len(hostile.PAYLOADS)))
+def test_no_field_of_a_report_brings_control_characters_to_the_terminal(payload: str) -> None:
+    text = render(hostile.poisoned(payload, times=True), width=100, detail=1)
+    assert {c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")} == {"\n"}

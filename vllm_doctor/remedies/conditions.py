@@ -50,11 +50,12 @@ def pool_by_budget(case: Case, run: Run, finding: Judgement, evaluator: Evaluato
     return not (whole(option(run, "num-gpu-blocks-override")) or whole(option(run, "kv-cache-memory-bytes")))
 
 
-def length_does_not_fit(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
-    """Is there a pool, and is it one request of max-model-len that does not fit? A shorter length frees no memory where nothing is left."""
-    if run.events_of("startup.kv_below_max_len"):
+def shorter_length_helps(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Does a shorter max-model-len help? Where there is a pool and one request does not fit in it; where nothing was left for a pool only
+    if the profile run held a whole prompt (V0 without chunks)."""
+    if run.events_of("startup.kv_below_max_len") or not run.events_of("startup.no_kv_memory"):
         return True
-    return not run.events_of("startup.no_kv_memory")
+    return unchunked(case, run, finding, evaluator)
 
 
 def unchunked(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
@@ -122,7 +123,7 @@ CONDITIONS: dict[str, Condition] = {
     "fp8_hardware": fp8_hardware,
     "sixteen_bit_cache": sixteen_bit_cache,
     "pool_by_budget": pool_by_budget,
-    "length_does_not_fit": length_does_not_fit,
+    "shorter_length_helps": shorter_length_helps,
     "unchunked": unchunked,
     "chunked": chunked,
     "graphs_in_budget": graphs_in_budget,

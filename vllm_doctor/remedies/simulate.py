@@ -78,13 +78,17 @@ def effects(before: Figures, changes: Sequence[Move]) -> tuple[Effect, ...]:
         after = _range(ends) if len(ends) == 2 else None
         if changes and (after == a or (after is None and name in FOLLOWING)):
             continue
-        result.append(Effect(name, quantity.unit, a, after, _basis(name, rough)))
+        result.append(Effect(name, quantity.unit, None if a is None else _whole(a), after, _basis(name, rough)))
     return tuple(result)
 
 
 def _range(ends: Sequence[float]) -> Range:
-    low, high = min(ends), max(ends)
+    low, high = _whole(min(ends)), _whole(max(ends))
     return low if math.isclose(low, high, rel_tol=1e-9, abs_tol=1e-12) else [low, high]
+
+
+def _whole(value: float) -> float:
+    return int(value) if value.is_integer() else value
 
 
 def _basis(name: str, rough: bool) -> Basis:

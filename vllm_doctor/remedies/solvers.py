@@ -21,7 +21,7 @@ from .simulate import fit, usual
 Solved = Known | Unknown | str | None
 Solver = Callable[[Case, Run, Judgement, Evaluator], Solved]
 
-UTILIZATION_STEP, UTILIZATION_MOST = 0.03, 0.95
+UTILIZATION_STEP, UTILIZATION_USUAL, UTILIZATION_MOST = 0.03, 0.9, 0.95
 """A step that leaves what lies outside the budget (context, NCCL, graphs before 0.20) its room: 0.95 of 24 GiB leaves 1.2 GiB."""
 OUTSIDE = 1.0 * GIB
 """CUDA context, NCCL and libraries that come on top of the budget (heuristic: 0.5 to 1 GiB in logs of one GPU)."""
@@ -31,6 +31,8 @@ LENGTH_STEP = 256
 """Lengths are rounded down to a multiple: blocks have 16 tokens or more, and nobody wants 36,871."""
 SMALLEST_BUDGET = 512
 """Below this a step does too little work for what it costs to launch it (vLLM's own smallest default, V0 with chunked prefill)."""
+SHORTEST_PROFILE = 2048
+"""V0 profiles at least so many tokens (memory model, vllm/config.py 0.2.7 to 0.10.2)."""
 QUIET_STEP = 0.25
 """A reader of a stream notices a gap of a quarter of a second (threshold `visible` of prefill-spike)."""
 PRINTED_GIB = 0.005 * GIB
@@ -48,6 +50,13 @@ def max_model_len_that_fits(case: Case, run: Run, finding: Judgement, evaluator:
         if have > PRINTED_GIB and need > 0 and length > 0:
             return Known(float(_rounded(length * (have - PRINTED_GIB) / (need + PRINTED_GIB))), (event.ref,))
     f = look(case, run, finding, evaluator)
+    if run.events_of("startup.no_kv_memory"):
+        # V0 without chunks profiles a prompt of max-model-len: a shorter one frees its share of the activation peak
+        lacking = _shortfall(run, f)
+        if not f.activation or lacking is None or not f.max_len:
+            return Unknown("startup-log")
+        shorter = _rounded(f.max_len * (1 - lacking / f.activation)) if lacking < f.activation else 0
+        return Known(float(shorter)) if shorter >= SHORTEST_PROFILE else None
     if f.kv_tokens and f.max_len and f.kv_tokens < f.max_len:
         return Known(float(_rounded(f.kv_tokens)))
     return Unknown("startup-log")
@@ -82,7 +91,7 @@ def more_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evalua
     if f.total is None:
         return Known(round(min(UTILIZATION_MOST, f.utilization + UTILIZATION_STEP), 2))
     outside = OUTSIDE + (0.0 if f.graphs_counted else f.graphs or 0.0)
-    most = min(UTILIZATION_MOST, 1 - outside / f.total)
+    most = min(UTILIZATION_MOST, max(UTILIZATION_USUAL, 1 - outside / f.total))  # what vLLM itself takes by default is no risk of ours
     free = next((float(x.value) for x in run.facts if x.name == "memory.free_at_start" and isinstance(x.value, int | float)), None)
     if free is not None:
         most = min(most, free / f.total)

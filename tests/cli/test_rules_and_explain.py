@@ -15,7 +15,7 @@ import yaml
 from vllm_doctor.cli import run
 from vllm_doctor.cli.rules import rules_schema, table
 from vllm_doctor.cli.templates import TEMPLATES
-from vllm_doctor.ruleset.load import load_folder
+from vllm_doctor.ruleset.load import knowledge_folder, load_folder
 from vllm_doctor.ruleset.schema import RuleSet
 
 CAUSE = """\
@@ -73,6 +73,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr("vllm_doctor.ruleset.load.CHECKOUT", home)
     monkeypatch.setattr("vllm_doctor.ruleset.load.load", load)
+    monkeypatch.setattr("vllm_doctor.ruleset.load.load_knowledge", lambda extra=None: knowledge_folder(home))
     for name in ("VLLM_DOCTOR_LANG", "LC_ALL", "LC_MESSAGES", "LANG", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     return home
@@ -170,7 +171,7 @@ def test_a_table_aligns_chinese_by_cells() -> None:
 
 def test_lint_of_good_rules_counts_them(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["rules", "lint"]) == 0
-    assert capsys.readouterr().out == "ok: 0 formats, 1 causes, 1 remedies, 1 flags\n"
+    assert capsys.readouterr().out == "ok: 0 formats, 1 causes, 1 remedies, 1 flags, 0 models, 0 cards\n"
 
 
 def test_lint_shows_every_fault_with_file_and_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

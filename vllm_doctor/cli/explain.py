@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ..language import LANGUAGES
-from .common import Misuse, colored, emit, language_of, load_rules, width
+from .common import Misuse, colored, emit, language_of, load_rules, rule_faults, width
 
 if TYPE_CHECKING:
     from ..reports.page import Page
-    from ..ruleset.schema import Applies, Cause, ChangeRule, EvidenceRule, Flag, Remedy, RuleSet
+    from ..ruleset.schema import Applies, Cause, ChangeRule, EvidenceRule, Flag, FlagNote, Remedy, RuleSet
 
 
 @click.command("explain", short_help="Explain a cause or a launch option, offline.", context_settings={"ignore_unknown_options": True})
@@ -33,7 +33,7 @@ def command(id_: str, lang: str | None, rules_dir: str | None) -> None:
     if cause:
         explain_cause(page, cause, rules, language)
     elif flag:
-        explain_flag(page, flag, language)
+        explain_flag(page, flag, language, note_of(flag, rules_dir))
     else:
         raise Misuse(unknown(rules, id_, language))
     emit(page.render(colored(sys.stdout)))
@@ -118,13 +118,26 @@ def explain_cause(page: Page, cause: Cause, rules: RuleSet, language: str) -> No
             page.text(item, lead="- ")
 
 
-def explain_flag(page: Page, flag: Flag, language: str) -> None:
-    """A launch option as `knowledge/flags.yaml` states it (its notes are in English)."""
+def note_of(flag: Flag, rules_dir: str | None) -> FlagNote | None:
+    """What is known of an option's effects, and the myths about it."""
+    from ..ruleset.errors import RulesInvalid
+    from ..ruleset.load import load_knowledge
+
+    try:
+        return next((n for n in load_knowledge(rules_dir).notes if n.flag == flag.name), None)
+    except RulesInvalid as invalid:
+        raise Misuse(rule_faults(invalid)) from None
+
+
+def explain_flag(page: Page, flag: Flag, language: str, note: FlagNote | None = None) -> None:
+    """A launch option as `knowledge/flags.yaml` states it (in English), its effect on memory and latency, and what is wrongly said of it."""
     from ..language import translator
 
     _ = translator(language)
     rows = [
         (_("what it does"), flag.effect),
+        (_("in memory"), note.memory.in_language(language) if note else ""),
+        (_("in latency"), note.latency.in_language(language) if note else ""),
         (_("default"), flag.default),
         (_("versions"), _("{first} to {last}").format(first=flag.first_version, last=flag.last_version)),
         (_("also called"), ", ".join(flag.aliases)),
@@ -139,6 +152,10 @@ def explain_flag(page: Page, flag: Flag, language: str) -> None:
     for label, text in rows:
         if text:
             page.text(text, lead=label, hang=wide, lead_style="dim")
+    if note and note.myths:
+        page.heading(_("WHAT IS SAID OF IT, AND WHAT HOLDS"))
+        for myth in note.myths:
+            page.text(myth.truth.in_language(language), lead=f"- {myth.claim.in_language(language)} ", hang=2, lead_style="bold")
 
 
 def change_text(change: ChangeRule) -> str:

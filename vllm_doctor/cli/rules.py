@@ -73,14 +73,16 @@ def table(content: list[tuple[str, ...]]) -> str:
 def lint(rules_dir: str | None) -> int:
     """Loads all rules strictly and shows every fault with file and line. Exit code 1 if there is one."""
     from ..ruleset.errors import RulesInvalid
-    from ..ruleset.load import CHECKOUT, load, load_folder
+    from ..ruleset.load import CHECKOUT, load, load_folder, load_knowledge
 
     try:
         rules = load_folder(CHECKOUT) if rules_dir is None and CHECKOUT.is_dir() else load(rules_dir)
+        knowledge = load_knowledge(rules_dir)
     except RulesInvalid as invalid:
         warn(rule_faults(invalid))
         return 1
     counted: dict[str, list[Any]] = {"formats": rules.formats, "causes": rules.causes, "remedies": rules.remedies, "flags": rules.flags}
+    counted |= {"models": knowledge.models, "cards": knowledge.gpus}
     emit("ok: " + ", ".join(f"{len(items)} {kind}" for kind, items in counted.items()) + "\n")
     for replaced in rules.extra:
         emit(f"note: {replaced} replaces the shipped rule of that name\n")
@@ -142,9 +144,11 @@ def rules_schema() -> dict[str, Any]:
     """One schema that fits every file under rules/."""
     import msgspec
 
-    from ..ruleset.schema import Cause, Flag, Format, Input, Metric, Remedy
+    from ..ruleset.schema import Cause, Flag, FlagNote, Format, Gpu, Input, Metric, Model, Remedy
 
-    (cause, *entries), definitions = msgspec.json.schema_components([Cause, Format, Remedy, Flag, Metric, Input], ref_template="#/$defs/{name}")
+    (cause, *entries), definitions = msgspec.json.schema_components(
+        [Cause, Format, Remedy, Flag, Metric, Input, Model, Gpu, FlagNote], ref_template="#/$defs/{name}"
+    )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Rules of vllm-doctor",

@@ -14,7 +14,7 @@ import msgspec
 from ..model.catalogue import CAUSE_IDS, SIGNALS, observation
 from . import conditions
 from .errors import RuleError, RulesInvalid
-from .schema import Accuracy, Cause, EvidenceRule, Flag, Format, Gpu, Input, Knowledge, Metric, Model, Remedy, RuleSet, Text
+from .schema import Accuracy, Cause, EvidenceRule, Flag, FlagNote, Format, Gpu, Input, Knowledge, Metric, Model, Remedy, RuleSet, Text
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -36,9 +36,9 @@ def load(extra: str | None = None) -> RuleSet:
 
 @lru_cache(maxsize=4)
 def load_knowledge(extra: str | None = None) -> Knowledge:
-    """Models and cards, with those of the folder `extra` added or replacing by name. Raises RulesInvalid.
+    """Models, cards and notes on options, with those of the folder `extra` added or replacing by name. Raises RulesInvalid.
 
-    Apart from `load`: only what computes memory needs them."""
+    Apart from `load`: only what computes memory or explains an option needs them."""
     compiled = COMPILED_KNOWLEDGE.is_file()
     shipped = msgspec.json.decode(COMPILED_KNOWLEDGE.read_bytes(), type=Knowledge) if compiled else knowledge_folder(CHECKOUT)
     if extra is None:
@@ -49,13 +49,14 @@ def load_knowledge(extra: str | None = None) -> Knowledge:
 
 
 def knowledge_folder(folder: Path) -> Knowledge:
-    """Models and cards of a rules folder, checked; either file may be missing. Raises RulesInvalid."""
+    """The same of one rules folder, checked; each file may be missing. Raises RulesInvalid."""
     errors: list[RuleError] = []
     models = _entries(folder / "knowledge" / "models.yaml", Model, errors)
     gpus = _entries(folder / "knowledge" / "gpus.yaml", Gpu, errors)
+    notes = _entries(folder / "knowledge" / "flag_notes.yaml", FlagNote, errors)
     if errors:
         raise RulesInvalid(errors)
-    return Knowledge(models, gpus)
+    return Knowledge(models, gpus, notes)
 
 
 def _entries(path: Path, kind: type[S], errors: list[RuleError]) -> list[S]:
@@ -87,7 +88,7 @@ def _entries(path: Path, kind: type[S], errors: list[RuleError]) -> list[S]:
             for i, item in enumerate(document if isinstance(document, list) else []):
                 try:
                     entries.append(msgspec.convert(item, kind))
-                    places.append((getattr(entries[-1], "name", ""), name, lines.get(f"$[{i}]", 1)))
+                    places.append((getattr(entries[-1], "name", None) or getattr(entries[-1], "flag", ""), name, lines.get(f"$[{i}]", 1)))
                 except msgspec.ValidationError as invalid:
                     errors.append(_located(str(invalid), name, lines, f"$[{i}]"))
         except RuleError as fault:

@@ -291,11 +291,28 @@ class Gpu(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     note: str = ""
 
 
+class Myth(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is said of an option, and what holds."""
+
+    claim: Text
+    truth: Text
+
+
+class FlagNote(Struct, frozen=True, forbid_unknown_fields=True):
+    """What an option of `flags.yaml` changes in memory and latency, and the myths about it."""
+
+    flag: str
+    memory: Text
+    latency: Text
+    myths: list[Myth] = field(default_factory=list)
+
+
 class Knowledge(Struct, frozen=True):
-    """Models and cards: large, and needed by the memory model only, so it is no part of RuleSet and is loaded when asked for."""
+    """Models, cards and notes on options: large, and needed by few commands, so it is no part of RuleSet and is loaded when asked for."""
 
     models: list[Model]
     gpus: list[Gpu]
+    notes: list[FlagNote] = field(default_factory=list)
 
 
 class Accuracy(Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,13 +9,15 @@ about that clock; `assemble` moves streams onto one axis where it can.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 from msgspec import Struct, field, structs
 
 Scalar = str | float | int | bool
 T = TypeVar("T")
+K = TypeVar("K")
 
 EVENTS_KEPT = 16
 """First and last N events of one kind that are kept whole; the rest are counted. Enough to show a repeated failure from both ends."""
@@ -158,6 +160,43 @@ class Series(Struct, frozen=True):
             newest = slot
         return Series(buckets if ordered else dict(sorted(buckets.items())))._narrowed()
 
+    @staticmethod
+    def of_columns(times: Sequence[float], columns: Mapping[K, Sequence[float]], ref: Callable[[int], Ref]) -> dict[K, Series]:
+        """The series of several values that were sampled at the same times; `ref(i)` is the line of row `i`.
+
+        The same as `of` for each column, but a Point and its Ref are made only where a bucket keeps them."""
+        lines: dict[int, Ref] = {}
+
+        def point(row: int, value: float) -> Point:
+            line = lines.get(row)
+            if line is None:
+                line = lines[row] = ref(row)
+            return Point(value, times[row], line)
+
+        if any(later < earlier for earlier, later in pairwise(times)):
+            return {key: Series.of(point(row, value) for row, value in enumerate(values)) for key, values in columns.items()}
+        slots = [int(time // 1) for time in times]
+        exponent = _exponent(slots[0], slots[-1])
+        slots = [slot >> exponent for slot in slots]
+        starts = [row for row, slot in enumerate(slots) if not row or slot != slots[row - 1]]
+        ends = [*starts[1:], len(slots)]
+        result = {}
+        for key, values in columns.items():
+            buckets: dict[int, Bucket] = {}
+            for start, end in zip(starts, ends, strict=True):
+                if end - start == 1:
+                    value = values[start]
+                    only = point(start, value)
+                    buckets[slots[start]] = Bucket(only, only, only, only, round(value * SUM_UNIT), 1)
+                    continue
+                within = range(start, end)
+                low, high = min(within, key=values.__getitem__), max(within, key=values.__getitem__)
+                kept = {row: point(row, values[row]) for row in (start, low, high, end - 1)}
+                total = sum(round(values[row] * SUM_UNIT) for row in within)
+                buckets[slots[start]] = Bucket(kept[low], kept[high], kept[start], kept[end - 1], total, end - start)
+            result[key] = Series(buckets, exponent)
+        return result
+
     def merge(self, other: Series) -> Series:
         exponent = max(self.exponent, other.exponent)
         left, right = self._at(exponent).buckets, other._at(exponent).buckets
@@ -178,12 +217,9 @@ class Series(Struct, frozen=True):
         return Series(buckets, exponent)
 
     def _narrowed(self) -> Series:
-        exponent = self.exponent
-        if self.buckets:
-            first, last = next(iter(self.buckets)), next(reversed(self.buckets))
-            while (last >> (exponent - self.exponent)) - (first >> (exponent - self.exponent)) >= BUCKETS_KEPT:
-                exponent += 1
-        return self._at(exponent)
+        if not self.buckets:
+            return self
+        return self._at(self.exponent + _exponent(next(iter(self.buckets)), next(reversed(self.buckets))))
 
     def shifted(self, seconds: float) -> Series:
         """The same samples on another clock."""
@@ -219,6 +255,14 @@ class Series(Struct, frozen=True):
     @property
     def count(self) -> int:
         return sum(bucket.count for bucket in self.buckets.values())
+
+
+def _exponent(first: int, last: int) -> int:
+    """How much wider slots must be for those from `first` to `last` to be few enough."""
+    exponent = 0
+    while (last >> exponent) - (first >> exponent) >= BUCKETS_KEPT:
+        exponent += 1
+    return exponent
 
 
 class Count(Struct, frozen=True):
@@ -278,8 +322,8 @@ class Part(Struct, frozen=True):
 
 
 class StreamTally(Struct, frozen=True):
-    """The fold of a stream: its parts in order, and what was wrong with it. Line numbers in Refs count from the block's own start
-    until `merge` moves them.
+    """The fold of a stream: its parts in order, and what was wrong with it. Line numbers in Refs count on from `first`, the number of the
+    block's first line; `merge` moves them where the blocks do not follow on each other.
 
     `head` and `tail` are the stream's first and last lines and `last_time` the last stamp in it: what the neighbouring block needs
     to complete the context of its outermost Refs and the time of its unstamped lines."""
@@ -287,6 +331,7 @@ class StreamTally(Struct, frozen=True):
     parts: tuple[Part, ...] = ()
     parts_seen: int = 0
     lines: int = 0
+    first: int = 1
     issues: tuple[Issue, ...] = ()
     head: tuple[str, ...] = ()
     tail: tuple[str, ...] = ()
@@ -297,7 +342,7 @@ class StreamTally(Struct, frozen=True):
             return other
         if not other.lines:
             return self
-        moved = other._continuing(self.tail, self.last_time).moved(self.lines)
+        moved = other._continuing(self.tail, self.last_time).moved(self.first + self.lines - other.first)
         mine = self._followed_by(other.head).parts
         parts, seen = mine + moved.parts, self.parts_seen + moved.parts_seen
         if mine and moved.parts and moved.parts[0].begins is None:
@@ -309,6 +354,7 @@ class StreamTally(Struct, frozen=True):
             parts=parts,
             parts_seen=seen,
             lines=self.lines + moved.lines,
+            first=self.first,
             issues=(self.issues + moved.issues)[:EVENTS_KEPT],
             head=(self.head + other.head)[:CONTEXT],
             tail=(self.tail + other.tail)[-CONTEXT:],
@@ -320,7 +366,7 @@ class StreamTally(Struct, frozen=True):
 
         def ref(old: Ref) -> Ref:
             gap = CONTEXT - len(old.before)
-            return structs.replace(old, before=before[-gap:] + old.before) if gap > 0 and old.line <= CONTEXT else old
+            return structs.replace(old, before=before[-gap:] + old.before) if gap > 0 and old.line < self.first + CONTEXT else old
 
         return structs.replace(self, parts=tuple(_told(p, ref, time) for p in self.parts))
 
@@ -329,7 +375,7 @@ class StreamTally(Struct, frozen=True):
 
         def ref(old: Ref) -> Ref:
             gap = CONTEXT - len(old.after)
-            return structs.replace(old, after=old.after + after[:gap]) if gap > 0 and old.line > self.lines - CONTEXT else old
+            return structs.replace(old, after=old.after + after[:gap]) if gap > 0 and old.line >= self.first + self.lines - CONTEXT else old
 
         return structs.replace(self, parts=self.parts[:-CONTEXT] + tuple(_told(p, ref, None) for p in self.parts[-CONTEXT:]))
 
@@ -338,7 +384,10 @@ class StreamTally(Struct, frozen=True):
         if not lines:
             return self
         return structs.replace(
-            self, parts=tuple(_moved_part(p, lines) for p in self.parts), issues=tuple(_moved_issue(i, lines) for i in self.issues)
+            self,
+            first=self.first + lines,
+            parts=tuple(_moved_part(p, lines) for p in self.parts),
+            issues=tuple(_moved_issue(i, lines) for i in self.issues),
         )
 
 
@@ -429,7 +478,6 @@ def _distinct(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
     return tuple(seen.values())[:FACTS_KEPT]
 
 
-K = TypeVar("K")
 M = TypeVar("M", Bounded, Series, Count)
 
 

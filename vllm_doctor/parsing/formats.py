@@ -34,6 +34,8 @@ _BUILT_IN = {
     b"Exception: ": ERROR,
     b' HTTP/1.1" 4': REFUSED,
     b' HTTP/1.1" 5': FAILED,
+    b' HTTP/1.1\x1b[0m" \x1b[31m4': REFUSED,
+    b' HTTP/1.1\x1b[0m" \x1b[91m5': FAILED,
     b' HTTP/1.0" 4': REFUSED,
     b' HTTP/1.0" 5': FAILED,
     b' HTTP/1.0" 2': OLD,
@@ -58,6 +60,7 @@ class Reader:
         self._pattern: Any = None
         self._gives = list(source.gives.items()) if isinstance(source.gives, dict) else []
         self.marks = self._marks()
+        self.stats = source.parser == "stats"
         self.samples = all(name == "engine" or _kind(name) == "sample" for name in source.gives)
 
     def _marks(self) -> str | None:
@@ -136,6 +139,8 @@ class Table:
             for index, own in enumerate(self.owners)
             if len(own) == 1 and own[0] >= 0 and (event := self.readers[own[0]].marks) is not None
         }
+        self.stats = next((index for index, own in enumerate(self.owners) if len(own) == 1 and own[0] >= 0 and self.readers[own[0]].stats), -1)
+        self.error = self.literals.index(b"Error: ")
         self._quick = scan.one_by_one(self.literals)
         self._thorough: scan.Find | None = None
 
@@ -225,8 +230,8 @@ def _read_sample(ready: Table, before: str, line: str) -> list[tuple[Reader, Val
     data = above + line.encode()
     text = lines.plain(line)
     head = lines.head(text)
-    hits = [(at - len(above), index) for at, index in ready.find(data) if at >= len(above)]
-    ids = sorted({owner for _, index in hits for owner in ready.owners[index] if owner >= 0})
+    found = (index for index, offsets in enumerate(ready.find(data)) if offsets and offsets[-1] >= len(above))
+    ids = sorted({owner for index in found for owner in ready.owners[index] if owner >= 0})
     message = text[head.start :].split("\n")[0]
     return ready.read(ids, Line(message, head.process, head.level, lambda: tracebacks.above(data, len(above))))
 

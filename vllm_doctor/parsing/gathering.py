@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
-from ..model.observations import EVENTS_KEPT, FACTS_KEPT, Point, Scalar, Series
-from .line_parsers import Values
+from ..model.observations import EVENTS_KEPT, FACTS_KEPT, Point, Ref, Scalar, Series
+from .line_parsers import RAW_STATS_GIVE, Values
 
 POINTS_HELD = 2048
 """Samples of one series that are held before they are put into buckets."""
+ROWS_HELD = 8192
+"""The same for stats lines of the usual form, each of which gives a sample of several series."""
+
+
+_PERCENT = ("kv_cache.usage", "prefix_cache.hit_rate")
 
 
 class Seen(NamedTuple):
@@ -25,10 +31,29 @@ class Seen(NamedTuple):
     process: str | None
 
 
+class Row(NamedTuple):
+    """A stats line of the usual form."""
+
+    time: float
+    begin: int
+    end: int
+    line: int
+    values: tuple[bytes, ...]
+
+
 class Gathering:
     """What is collected between two banners."""
 
-    def __init__(self, start: int, line: int, begins: str | None = None, process: str | None = None, pid: int | None = None) -> None:
+    def __init__(
+        self,
+        row_ref: Callable[[Row], Ref],
+        start: int,
+        line: int,
+        begins: str | None = None,
+        process: str | None = None,
+        pid: int | None = None,
+    ) -> None:
+        self.row_ref = row_ref
         self.start, self.line = start, line
         self.begins, self.process, self.pid = begins, process, pid
         self.facts: dict[tuple[str, Scalar, int | None, str | None], Seen] = {}
@@ -36,6 +61,7 @@ class Gathering:
         self.last: dict[str, deque[Seen | int]] = {}
         self.count: dict[str, int] = {}
         self.points: dict[tuple[str, int], list[Point]] = {}
+        self.rows: dict[int, list[Row]] = {}
         self.series: dict[tuple[str, int], Series] = {}
         self.counts: dict[str, int] = {}
         self.end, self.lines = start, 0
@@ -51,7 +77,7 @@ class Gathering:
             self.last.setdefault(kind, deque(maxlen=EVENTS_KEPT)).append(seen)
 
     def mark(self, kind: str, offset: int) -> None:
-        """One more event of a kind that has been seen often; what it says is read when it turns out to be one of the last."""
+        """One more event of a kind that has been seen often, by an offset in its line."""
         self.count[kind] += 1
         self.last[kind].append(offset)
 
@@ -70,11 +96,32 @@ class Gathering:
         if len(points) >= POINTS_HELD:
             self._settle(key)
 
+    def row(self, engine: int, row: Row) -> None:
+        rows = self.rows.get(engine)
+        if rows is None:
+            rows = self.rows[engine] = []
+        rows.append(row)
+        if len(rows) >= ROWS_HELD:
+            self._settle_rows(engine)
+
     def _settle(self, key: tuple[str, int]) -> None:
-        fresh = Series.of(self.points.pop(key, ()))
+        self._add(key, Series.of(self.points.pop(key, ())))
+
+    def _settle_rows(self, engine: int) -> None:
+        rows = self.rows.pop(engine)
+        columns = {}
+        for name, texts in zip(RAW_STATS_GIVE, zip(*(row.values for row in rows), strict=True), strict=True):
+            values = list(map(float, texts))
+            columns[name, engine] = [value / 100 for value in values] if name in _PERCENT else values
+        for key, fresh in Series.of_columns([row.time for row in rows], columns, lambda at: self.row_ref(rows[at])).items():
+            self._add(key, fresh)
+
+    def _add(self, key: tuple[str, int], fresh: Series) -> None:
         self.series[key] = self.series[key].merge(fresh) if key in self.series else fresh
 
     def all_series(self) -> dict[tuple[str, int], Series]:
+        for engine in list(self.rows):
+            self._settle_rows(engine)
         for key in list(self.points):
             self._settle(key)
         return self.series

@@ -48,6 +48,8 @@ _SPEC = {
     "Draft acceptance rate": "spec_decode.acceptance_rate",
     "Avg Draft acceptance rate": "spec_decode.acceptance_rate",
     "Mean acceptance length": "spec_decode.mean_length",
+    "Accepted": "spec_decode.accepted_tokens",
+    "Drafted": "spec_decode.drafted_tokens",
 }
 
 
@@ -72,6 +74,15 @@ _USUAL = re.compile(
     r"Waiting: (\d+) reqs, [CG]PU KV cache usage: (\d+\.\d+)%, Prefix cache hit rate: (\d+\.\d+)%"
 )
 """What most stats lines of V1 look like: the same as reading the parts, several times faster."""
+
+
+RAW_STATS = (
+    rb"(?:Engine (\d{1,6}): )?Avg prompt throughput: (\d{1,15}\.\d{1,9}) tokens/s, Avg generation throughput: (\d{1,15}\.\d{1,9}) tokens/s, "
+    rb"Running: (\d{1,15}) reqs, Waiting: (\d{1,15}) reqs, [CG]PU KV cache usage: (\d{1,3}\.\d{1,9})%, "
+    rb"Prefix cache hit rate: (\d{1,3}\.\d{1,9})%(?=\r?(?:\n|\Z))"
+)
+"""The usual message in raw bytes, to its end; groups: engine, then the values of `RAW_STATS_GIVE` in order."""
+RAW_STATS_GIVE = ("throughput.prompt", "throughput.generation", "requests.running", "requests.waiting", "kv_cache.usage", "prefix_cache.hit_rate")
 
 
 def stats(line: Line) -> Values | None:

@@ -26,6 +26,11 @@ _STAMPED = re.compile(
 )
 _USUAL = re.compile(r"(?:\(([A-Za-z]\w*) pid=(\d{1,9})\) )?(INFO|WARNING|ERROR|DEBUG) (\d\d-\d\d) (\d\d:\d\d:\d\d) \[[^\]\n]{1,200}\] ")
 """The head that nearly all lines of vLLM have, in one match."""
+RAW_HEAD = (
+    rb"(?:(?:\x1b\[[\d;]*m)?\(([A-Za-z]\w*) pid=(\d{1,9})\)(?:\x1b\[[\d;]*m)? )?"
+    rb"(INFO|WARNING|ERROR|DEBUG) (\d\d-\d\d \d\d:\d\d:\d\d) \[[\w.\-/]{1,190}:\d{1,9}\] "
+)
+"""The same in raw bytes, for the lines that there are many of; groups: tag, pid, level, stamp. What it does not match is decoded."""
 _UVICORN = re.compile(r"(?P<level>INFO|WARNING|ERROR|CRITICAL): +")
 _ISO = re.compile(r"\[?(?P<date>\d{4}-\d\d-\d\d)[T ](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?(?:Z|[+-]\d\d:?\d\d)?\]?")
 _AFTER_ISO = re.compile(

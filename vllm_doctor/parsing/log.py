@@ -29,10 +29,10 @@ from ..model.observations import (
 )
 from ..ruleset.schema import Format
 from . import formats as reading
-from . import lines, scan, stamps_in, tracebacks
+from . import lines, stamps_in, tracebacks
 from .blocks import blocks, boundary, cuts
-from .gathering import Gathering, Seen
-from .line_parsers import Line, Values
+from .gathering import Gathering, Row, Seen
+from .line_parsers import RAW_STATS, Line, Values
 from .wrappers import YEARLESS
 
 __all__ = ["blocks", "boundary", "clock_of", "cuts", "fold"]
@@ -47,8 +47,20 @@ MAX_ENGINE = 4095
 MAX_CONTEXT = 400
 """Characters kept of a neighbouring line."""
 
+_HEAD = re.compile(lines.RAW_HEAD)
+_STATS = re.compile(lines.RAW_HEAD + RAW_STATS)
+_RAISED = re.compile(rb"([A-Za-z_][A-Za-z0-9_.]{0,120}): ")
+"""How the line that ends a traceback usually begins."""
+MAX_HEAD = 300
+"""Bytes before a literal in which the head of its line is looked for."""
+ACCESS_OK = b' HTTP/1.1" 2', b' HTTP/1.1\x1b[0m" \x1b[32m2'
+ACCESS_POST = b' - "POST /', b' - "\x1b[1mPOST /'
+"""Access lines, plain and in the colours that uvicorn gives them on a terminal."""
+
 _KINDS = {name: d.kind for name, d in OBSERVATIONS.items()}
 _DP = re.compile(r"_DP(\d{1,4})")
+_ONLY_ERROR = {reading.ERROR}
+_POST = b'"POST ', b'"\x1b[1mPOST '
 _JOINABLE = 2
 """Following lines that a hard wrap may have cut off."""
 
@@ -70,14 +82,20 @@ def clock_of(data: bytes, year_hint: int | None) -> Clock:
 
 
 def fold(
-    data: bytes, source: str, clock: Clock, formats: list[Format], lines: array[int] | None = None, stamps: array[float] | None = None
+    data: bytes,
+    source: str,
+    clock: Clock,
+    formats: list[Format],
+    lines: array[int] | None = None,
+    stamps: array[float] | None = None,
+    first_line: int = 1,
 ) -> StreamTally:
     """Everything that the formats find in a stream of log lines.
 
-    `lines` are the original line numbers where they are not 1, 2, 3 ...; `stamps` are the wrapper's times per line (NaN where it has
+    `lines` are the original line numbers where they do not count on from `first_line`; `stamps` are the wrapper's times per line (NaN where it has
     none), which then replace the lines' own. Times in the result are on the stream's clock. Never raises on any bytes.
     """
-    return _Fold(data, source, clock, reading.table(formats), lines, _dated(stamps, clock)).run()
+    return _Fold(data, source, clock, reading.table(formats), lines, _dated(stamps, clock), first_line).run()
 
 
 def _dated(stamps: array[float] | None, clock: Clock) -> array[float] | None:
@@ -97,6 +115,10 @@ def _dated(stamps: array[float] | None, clock: Clock) -> array[float] | None:
     return moved
 
 
+def _offset(seen: tuple[int, object]) -> int:
+    return seen[0]
+
+
 def _engine_of(process: str | None) -> int | None:
     """The data-parallel index in a process tag."""
     found = _DP.search(process) if process is not None else None
@@ -112,66 +134,127 @@ class _Fold:
         table: reading.Table,
         numbers: array[int] | None,
         stamps: array[float] | None,
+        first_line: int,
     ) -> None:
         self.data, self.source, self.clock, self.table = data, source, clock, table
-        self.numbers, self.stamps = numbers, stamps
+        self.numbers, self.stamps, self.first_line = numbers, stamps, first_line
+        self.coloured = b"\x1b" in data
         self.given_up = table.disabled()
-        self.counted_to = 0  # offset up to which newlines are counted
-        self.index = 0  # lines before `counted_to`
+        self.places, self.indices = [0], [0]  # offsets where lines begin, ascending, and how many lines are before each
+        self.minutes: dict[bytes, float | None] = {}
         self.stamp_searched = 0  # offset up to which the last stamp is known
         self.stamp_time: float | None = None
         self.owned: dict[int, tracebacks.Traceback] = {}
-        self.part = Gathering(0, 0)
+        self.part = Gathering(self._row_ref, 0, 0)
         self.done: list[Gathering] = []
         self.errors: dict[int, list[int]] = {reading.REFUSED: [], reading.FAILED: [], reading.OLD: []}
+        self.marked: dict[str, list[int]] = {}  # kind -> offsets of literals that say no more than that it happened
         self.seen = 0
 
     def run(self) -> StreamTally:
         data = self.data
         if not data:
-            return StreamTally()
-        hits = self._without_access(self.table.find(data))
-        i, total = 0, len(hits)
-        marks = self.table.marks
-        while i < total:
+            return StreamTally(first=self.first_line)
+        hits = self._hits()
+        i = 0
+        while i < len(hits):
             offset, index = hits[i]
-            kind = marks.get(index)
-            if kind is not None and self.part.count.get(kind, 0) >= MANY and data[offset - 2 : offset] == b"] ":
-                self.part.mark(kind, offset)
-                i += 1
-                continue
+            i += 1
             begin = data.rfind(b"\n", 0, offset) + 1
+            if index == self.table.stats and (i == len(hits) or hits[i][0] > offset) and self._row(begin):
+                continue
             end = data.find(b"\n", offset)
             if end < 0:
                 end = len(data)
             ids: set[int] = set()
-            while i < total and hits[i][0] < end:
+            i -= 1
+            while i < len(hits) and hits[i][0] < end:
                 offset, index = hits[i]
                 i += 1
-                if index < 0:
-                    ids.add(reading.ERROR)
-                    continue
                 owners = self.table.owners[index]
                 ids.update(owners)
                 if owners[0] == reading.TRACEBACK:
                     found = tracebacks.follow(data, offset)
                     if found is not None and found.raised_at not in self.owned:
                         self.owned[found.raised_at] = found
-                        bisect.insort(hits, (found.raised_at, -1), i)
-                        total += 1
-            self._line(begin, end, ids)
+                        self._expect(found.raised_at, hits, i)
+            ids.discard(reading.TRACEBACK)
+            if ids and not (ids == _ONLY_ERROR and self._one_more_exception(begin, end)):
+                self._line(begin, end, ids)
         return self._tally()
 
-    def _without_access(self, hits: scan.Hits) -> scan.Hits:
-        """Puts the access lines that report an error aside."""
-        aside = {index: self.errors[owners[0]] for index, owners in enumerate(self.table.owners) if owners[0] in self.errors}
-        rest = []
-        for hit in hits:
-            if hit[1] in aside:
-                aside[hit[1]].append(hit[0])
-            else:
-                rest.append(hit)
-        return rest
+    def _hits(self) -> list[tuple[int, int]]:
+        """(offset, index) of the literals whose lines are read one by one, in order. Access lines that report an error are put aside, and
+        so are the lines of which there may be many and that only say that something happened."""
+        hits: list[tuple[int, int]] = []
+        for index, offsets in enumerate(self.table.find(self.data)):
+            if not offsets:
+                continue
+            meaning = self.table.owners[index][0]
+            if meaning in self.errors:
+                self.errors[meaning] = sorted(self.errors[meaning] + offsets)
+                continue
+            kind = self.table.marks.get(index)
+            if kind is not None:
+                marked = set(filter(self._behind_head, offsets))
+                self.marked[kind] = sorted(marked.union(self.marked.get(kind, ())))
+                offsets = [offset for offset in offsets if offset not in marked]
+            hits += [(offset, index) for offset in offsets]
+        hits.sort()
+        return hits
+
+    def _behind_head(self, offset: int) -> bool:
+        """Whether a line's message begins at an offset, right behind a head of the usual form."""
+        if self.data[offset - 2 : offset] != b"] ":
+            return False
+        head = _HEAD.match(self.data, self.data.rfind(b"\n", max(0, offset - MAX_HEAD), offset) + 1)
+        return head is not None and head.end() == offset
+
+    def _expect(self, raised_at: int, hits: list[tuple[int, int]], i: int) -> None:
+        """Sees to it that the line that ends a traceback is read: most hold a literal that says so."""
+        end = self.data.find(b"\n", raised_at)
+        end = end if end >= 0 else len(self.data)
+        if self.data.find(b"Error: ", raised_at, end) < 0 and self.data.find(b"Exception: ", raised_at, end) < 0:
+            bisect.insort(hits, (raised_at, self.table.error), i)
+
+    # lines that there are many of
+
+    def _row(self, begin: int) -> bool:
+        """Takes a stats line of the usual form; says whether it is one."""
+        found = _STATS.match(self.data, begin)
+        if found is None:
+            return False
+        process, _, _, stamp, engine, *values = found.groups()
+        line = self._number(begin)
+        if self.stamps is not None:
+            time = self._own_time(line, None)
+        else:
+            minute = stamp[:11]
+            time = self.minutes[minute] if minute in self.minutes else self._minute(minute)
+            time = time + int(stamp[12:]) if time is not None else None
+        if time is None:
+            return False
+        number = int(engine) if engine is not None else _engine_of(process.decode()) if process is not None else None
+        self.part.row(number if number is not None and number <= MAX_ENGINE else 0, Row(time, begin, found.end(), line, tuple(values)))
+        return True
+
+    def _minute(self, minute: bytes) -> float | None:
+        time = self.minutes[minute] = lines.seconds((minute[:5].decode(), minute[6:].decode() + ":00", 0.0), self.clock)
+        return time
+
+    def _row_ref(self, row: Row) -> Ref:
+        return Ref(self.source, self._original(row.line), lines.text_of(self.data[row.begin : row.end])[: lines.MAX_TEXT])
+
+    def _one_more_exception(self, begin: int, end: int) -> bool:
+        """Counts the end of a traceback whose like have been seen often; what it says is read when it turns out to be one of the last."""
+        if self.part.count.get("exception", 0) < MANY or begin not in self.owned:
+            return False
+        head = _HEAD.match(self.data, begin)
+        raised = _RAISED.match(self.data, head.end()) if head is not None else None
+        if raised is None or raised[1].endswith(b"DeadError") or self.data.find(b"\r", begin, end) >= 0:
+            return False
+        self.part.mark("exception", begin)
+        return True
 
     # one line
 
@@ -206,7 +289,7 @@ class _Fold:
         for reader, values in found:
             if reader.begins is not None:
                 self._close(begin, number)
-                self.part = Gathering(begin, number, reader.begins, head.process, head.pid)
+                self.part = Gathering(self._row_ref, begin, number, reader.begins, head.process, head.pid)
             if reader.samples and time is not None:
                 self._sample(values, number, time, head.process, text)
             else:
@@ -262,27 +345,30 @@ class _Fold:
 
     def _number(self, begin: int) -> int:
         """Index of the line at an offset, from 0."""
-        if begin >= self.counted_to:
-            self.index += self.data.count(b"\n", self.counted_to, begin)
-            self.counted_to = begin
-            return self.index
-        return self.index - self.data.count(b"\n", begin, self.counted_to)
+        place, index = self.places[-1], self.indices[-1]
+        if begin < place:
+            known = bisect.bisect_right(self.places, begin) - 1
+            return self.indices[known] + self.data.count(b"\n", self.places[known], begin)
+        index += self.data.count(b"\n", place, begin)
+        self.places.append(begin)
+        self.indices.append(index)
+        return index
 
     def _original(self, index: int) -> int:
         if self.numbers is None:
-            return index + 1
-        return self.numbers[index] if index < len(self.numbers) else index + 1
+            return self.first_line + index
+        return self.numbers[index] if index < len(self.numbers) else self.first_line + index
 
     def _time(self, begin: int, index: int, head: lines.Head) -> float | None:
         time = self._own_time(index, head)
         return self._time_before(begin) if time is None and self.stamps is None else time
 
-    def _own_time(self, index: int, head: lines.Head) -> float | None:
+    def _own_time(self, index: int, head: lines.Head | None) -> float | None:
         """The time that a line or its wrapper states."""
         if self.stamps is not None:
             value = self.stamps[index] if index < len(self.stamps) else math.nan
             return None if math.isnan(value) else value
-        return lines.seconds(head.stamp, self.clock) if head.stamp is not None else None
+        return lines.seconds(head.stamp, self.clock) if head is not None and head.stamp is not None else None
 
     def _time_before(self, offset: int) -> float | None:
         """The last stamp before an offset."""
@@ -362,14 +448,7 @@ class _Fold:
             facts=tuple(
                 Fact(s.name, s.value, self._ref(s), s.time, s.engine, s.process) for s in part.facts.values() if not isinstance(s.value, dict)
             ),
-            events={
-                kind: Bounded(
-                    tuple(map(self._event, part.first[kind])),
-                    tuple(self._event(self._read_mark(kind, s) if isinstance(s, int) else s) for s in part.last.get(kind, ())),
-                    count,
-                )
-                for kind, count in part.count.items()
-            },
+            events={kind: self._bounded(part, kind) for kind in {**part.count, **self.marked} if self._count(part, kind)},
             series=part.all_series(),
             counts=counts,
         )
@@ -386,31 +465,63 @@ class _Fold:
         """Access lines by class of status, and those of POST requests. Only those that report an error are looked at one by one."""
         data = self.data
         old = self.errors[reading.OLD]
-        ok = data.count(b' HTTP/1.1" 2', part.start, part.end) + bisect.bisect_left(old, part.end) - bisect.bisect_left(old, part.start)
+        forms = 2 if self.coloured else 1
+        ok = sum(data.count(form, part.start, part.end) for form in ACCESS_OK[:forms])
+        ok += bisect.bisect_left(old, part.end) - bisect.bisect_left(old, part.start)
         result = {"http.responses.2xx": ok}
         failed_posts = 0
         for name, meaning in (("4xx", reading.REFUSED), ("5xx", reading.FAILED)):
             found = self.errors[meaning]
             found = found[bisect.bisect_left(found, part.start) : bisect.bisect_left(found, part.end)]
-            posts = sum(data.startswith(b'"POST ', data.rfind(b'"', max(0, at - MAX_PATH), at)) for at in found)
+            posts = sum(data.startswith(_POST, data.rfind(b'"', max(0, at - MAX_PATH), at)) for at in found)
             result[f"http.responses.{name}"] = len(found)
             result[f"http.inference.{name}"] = posts
             failed_posts += posts
-        result["http.inference.2xx"] = max(min(data.count(b' - "POST /', part.start, part.end) - failed_posts, ok), 0)
+        posts = sum(data.count(form, part.start, part.end) for form in ACCESS_POST[:forms])
+        result["http.inference.2xx"] = max(min(posts - failed_posts, ok), 0)
         return result
 
     def _event(self, seen: Seen) -> Event:
         assert isinstance(seen.value, dict)
         return Event(seen.name, self._ref(seen), seen.value, seen.time, seen.engine, seen.process)
 
+    def _marked_in(self, part: Gathering, kind: str) -> tuple[list[int], int, int]:
+        """The offsets of marks of a kind, and which of them are within the part."""
+        offsets = self.marked.get(kind, [])
+        return offsets, bisect.bisect_left(offsets, part.start), bisect.bisect_left(offsets, part.end)
+
+    def _count(self, part: Gathering, kind: str) -> int:
+        _, low, high = self._marked_in(part, kind)
+        return part.count.get(kind, 0) + high - low
+
+    def _bounded(self, part: Gathering, kind: str) -> Bounded:
+        """The first and last events of a kind, those that were only marked being read now."""
+        offsets, low, high = self._marked_in(part, kind)
+        offsets = offsets[low : min(high, low + EVENTS_KEPT)] + offsets[max(low + EVENTS_KEPT, high - EVENTS_KEPT) : high]
+        seen: list[tuple[int, int | Seen]] = [(offset, offset) for offset in offsets]
+        seen += [(s if isinstance(s, int) else s.begin, s) for s in (*part.first.get(kind, ()), *part.last.get(kind, ()))]
+        seen.sort(key=_offset)
+        kept = [*seen[:EVENTS_KEPT], *seen[EVENTS_KEPT:][-EVENTS_KEPT:]]
+        events = [self._event(self._read_mark(kind, s) if isinstance(s, int) else s) for _, s in kept]
+        return Bounded(tuple(events[:EVENTS_KEPT]), tuple(events[EVENTS_KEPT:]), self._count(part, kind))
+
     def _read_mark(self, kind: str, offset: int) -> Seen:
-        """The event whose literal is at this offset, right behind the head of its line."""
+        """The event of the line that holds an offset, which has a head of the usual form."""
         begin = self.data.rfind(b"\n", 0, offset) + 1
         end = self.data.find(b"\n", offset)
         end = end if end >= 0 else len(self.data)
-        head = lines.head(lines.text_of(self.data[begin:offset]))
+        text = lines.text_of(self.data[begin : min(end, begin + MAX_LINE)])
+        head = lines.head(text)
         number = self._number(begin)
-        return Seen(begin, end, number, kind, {}, self._own_time(number, head), _engine_of(head.process), head.process)
+        values: Values | None = {}
+        if kind == "exception":
+            line = Line(text[head.start :], head.process, head.level, lambda: self._frames(begin))
+            values = self._error(begin, line, head)
+        time = self._own_time(number, head)
+        if time is None and self.stamps is None:
+            before = stamps_in.last(self.data, 0, begin)
+            time = lines.seconds(before, self.clock) if before is not None else None
+        return Seen(begin, end, number, kind, values or {}, time, _engine_of(head.process), head.process)
 
     def _ref(self, seen: Seen) -> Ref:
         text = lines.text_of(self.data[seen.begin : min(seen.end, seen.begin + 4 * lines.MAX_TEXT)]).rstrip("\r")
@@ -438,9 +549,7 @@ class _Fold:
 
     def _tally(self) -> StreamTally:
         data = self.data
-        self.index += data.count(b"\n", self.counted_to)
-        self.counted_to = len(data)
-        total = self.index + (not data.endswith(b"\n"))
+        total = self._number(len(data)) + (not data.endswith(b"\n"))
         self._close(len(data), total)
         kept = self.done if len(self.done) <= 2 * PARTS_KEPT else self.done[:PARTS_KEPT] + self.done[-PARTS_KEPT:]
         parts = tuple(map(self._built, kept))
@@ -450,6 +559,7 @@ class _Fold:
             parts=parts,
             parts_seen=self.seen,
             lines=total,
+            first=self.first_line,
             issues=self.table.issues(self.given_up),
             head=self._after(-1),
             tail=self._before(len(data) + (not data.endswith(b"\n"))),

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-Hits = list[tuple[int, int]]
-"""(offset, index of the literal), in order of offset."""
+Hits = list[list[int]]
+"""For every literal the offsets where it stands, ascending."""
 Find = Callable[[bytes], Hits]
 
 WORTHWHILE = 2 * 2**20
@@ -34,12 +34,13 @@ def one_by_one(literals: list[bytes]) -> Find:
 
     def find(data: bytes) -> Hits:
         hits: Hits = []
-        for index, text in enumerate(literals):
+        for text in literals:
+            offsets: list[int] = []
             at = data.find(text)
             while at >= 0:
-                hits.append((at, index))
+                offsets.append(at)
                 at = data.find(text, at + 1)
-        hits.sort()
+            hits.append(offsets)
         return hits
 
     return find
@@ -56,13 +57,12 @@ def all_at_once(literals: list[bytes]) -> Find:
     lengths = [len(text) for text in literals]
 
     def find(data: bytes) -> Hits:
-        hits: Hits = []
+        ends: Hits = [[] for _ in lengths]
 
         def seen(index: int, start: int, end: int, flags: int, context: object) -> None:
-            hits.append((end - lengths[index], index))
+            ends[index].append(end)
 
         database.scan(data, match_event_handler=seen)
-        hits.sort()
-        return hits
+        return [[end - length for end in found] for found, length in zip(ends, lengths, strict=True)]
 
     return find

@@ -20,6 +20,10 @@ FOREIGN = 100
 LOOK_BACK = 200
 """Lines above an error whose traceback has lost its first line in which frames are looked for."""
 
+_HEAD = re.compile(lines.RAW_HEAD)
+_INDENT = (b" ", b"\n", b"\r", b"\t", b"", b"|", b"+")
+_CONTINUES = (b"Traceback (most", b"During handling", b"The above exc")
+_CONTINUES_TEXT = tuple(text.decode() for text in _CONTINUES)
 _LEVELS = (b"INFO", b"WARNING", b"ERROR", b"DEBUG")
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line \d+, in (?P<function>[^\s]{1,120})')
 _RAISED = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,120})(?::(?: (?P<message>.*))?)?$", re.DOTALL)
@@ -34,14 +38,22 @@ class Frame(Struct, frozen=True):
 
 
 class Traceback(Struct, frozen=True):
-    """A traceback in `data`: where the line that names the exception begins, and where its frames are."""
+    """A traceback in `data`: where its first line ends, what every line of it starts with, and where the line that names the exception
+    begins."""
 
+    header_end: int
+    prefix: bytes
     raised_at: int
-    frames_at: tuple[int, ...]
 
     def frames(self, data: bytes) -> tuple[Frame, ...]:
         """Outermost first."""
-        return tuple(f for f in (_frame(data, at) for at in self.frames_at) if f is not None)
+        start = b"\n" + self.prefix + b'  File "'
+        found: list[Frame | None] = []
+        at = data.find(start, self.header_end, self.raised_at)
+        while at >= 0:
+            found.append(_frame(data, at + 1 + len(self.prefix)))
+            at = data.find(start, at + 1, self.raised_at)
+        return tuple(f for f in found if f is not None)
 
 
 def _frame(data: bytes, at: int) -> Frame | None:
@@ -50,14 +62,27 @@ def _frame(data: bytes, at: int) -> Frame | None:
     return Frame(found["file"], found["function"]) if found else None
 
 
+def _unindented(data: bytes, start: bytes, position: int, limit: int) -> int:
+    """The first line from `position` on that begins with `start` (a newline and a head) and whose message is not indented; -1 if none."""
+    while (position := data.find(start, position, limit)) >= 0:
+        end = position + len(start)
+        if data[end : end + 1] not in _INDENT:
+            return position + 1
+        position = end
+    return -1
+
+
 def follow(data: bytes, header: int) -> Traceback | None:
     """The traceback whose `HEADER` is at this offset; None where the data end or other output cut it off."""
     begin = data.rfind(b"\n", 0, header) + 1
     prefix = data[begin:header]
-    own = lines.head(lines.text_of(prefix + b"T"))
-    position = data.find(b"\n", header, header + 4096)
-    frames: list[int] = []
+    header_end = position = data.find(b"\n", header, header + 4096)
     limit = min(len(data), header + MAX_BYTES)
+    if position >= 0 and _HEAD.fullmatch(prefix):
+        at = _unindented(data, b"\n" + prefix, position, limit)
+        if at >= 0 and data.count(b"\n", position, at) < FOREIGN:
+            return None if data.startswith(_CONTINUES, at + len(prefix)) else Traceback(header_end, prefix, at)
+    own = lines.head(lines.text_of(prefix + b"T"))
     foreign = 0
     for _ in range(MAX_LINES):
         if position < 0 or position + 1 >= limit or foreign > FOREIGN:
@@ -66,16 +91,14 @@ def follow(data: bytes, header: int) -> Traceback | None:
         end = data.find(b"\n", position, limit)
         if data.startswith(prefix, position):
             at = position + len(prefix)
-            if data.startswith(b'  File "', at):
-                frames.append(at)
-            elif own.level is None and data.startswith(_LEVELS, at):
+            if own.level is None and data.startswith(_LEVELS, at):
                 foreign += 1
-            elif data[at : at + 1] not in (b" ", b"\n", b"\r", b"\t", b"", b"|", b"+"):
+            elif data[at : at + 1] not in _INDENT:
                 text = lines.text_of(data[at : min(end if end >= 0 else limit, at + 300)])
                 if own.level is not None or (lines.head(text).level is None and lines.head(text).process is None):
-                    if text.startswith(("Traceback (most", "During handling", "The above exc")):
+                    if text.startswith(_CONTINUES_TEXT):
                         return None
-                    return Traceback(position, tuple(frames))
+                    return Traceback(header_end, prefix, position)
                 foreign += 1
         else:
             foreign += 1

@@ -19,6 +19,7 @@ from .model.judgement import Advice, Held, Judgement
 from .model.observations import Event, Issue, Ref
 from .remedies.command import Rewritten
 from .ruleset.schema import Cause, Remedy, RuleSet, Text
+from .signals.course import Course, gpu_memory, latencies
 from .versions import generation
 
 LINE_CHARACTERS = 2000
@@ -188,7 +189,8 @@ class Narrator:
                     if series is not None:
                         points = [(str(iso(b.first.time)), b.min.value, b.sum / b.count, b.max.value) for b in series.buckets.values()]
                         result.append(out.SeriesReport(run.id, engine, name, OBSERVATIONS[name].unit, series.width, points))
-        return result
+            result += [_course(run, engine, c) for engine in run.engines for c in latencies(track, engine)]
+        return result + [_course(run, run.engines[0], c) for c in gpu_memory(self.case.gpus, run)]
 
     def summary(self, verdict: out.Verdict, findings: Sequence[out.Finding], missing: Sequence[str]) -> str:
         """The first sentence of every output."""
@@ -233,6 +235,11 @@ def line(ref: Ref) -> out.Line:
         return text if len(text) <= LINE_CHARACTERS else text[: LINE_CHARACTERS - 1] + "…"
 
     return out.Line(ref.source, ref.line, cut(ref.text), tuple(map(cut, ref.before)), tuple(map(cut, ref.after)))
+
+
+def _course(run: Run, engine: int, course: Course) -> out.SeriesReport:
+    points = [(str(iso(time)), value, value, value) for time, value in course.points]
+    return out.SeriesReport(run.id, engine, course.signal, course.unit, course.width, points)
 
 
 def _scalar(value: object) -> str | None:

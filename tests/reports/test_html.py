@@ -260,3 +260,13 @@ def test_the_command_line_offers_every_output() -> None:
     assert list(RENDERERS) == ["text", "json", "markdown", "html", "sarif"]
     outputs = {name: output(samples.kv_exhaustion(), Style()) for name, output in RENDERERS.items()}
     assert {name: text[:2] for name, text in outputs.items()} == {"text": "vL", "json": "{\n", "markdown": "##", "html": "<!", "sarif": "{\n"}
+
+
+def test_quantiles_of_one_latency_share_a_panel_and_so_do_gpus() -> None:
+    names = ("latency.ttft.p50", "latency.ttft.p95", "latency.itl.p50", "gpu.memory.0", "gpu.memory.1")
+    drawn = charted(*(series([at(0, 1), at(10, 2)], signal=name) for name in names))
+    assert [(p.title, [line.label for line in p.lines]) for p in drawn.panels] == [
+        ("GPU memory", ["GPU 0", "GPU 1"]),
+        ("Time between tokens", ["p50"]),
+        ("Time to first token", ["p50", "p95"]),
+    ]

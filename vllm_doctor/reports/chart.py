@@ -30,7 +30,7 @@ PANELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("kv_cache", ("kv_cache.usage",)),
     ("throughput", ("throughput.prompt", "throughput.generation")),
 )
-"""Panels in their order. Series of other names follow, one panel for each first word and unit."""
+"""Panels in their order. Series of other names follow, one panel for each family and unit."""
 
 
 Row = tuple[float, float, float, float]
@@ -129,7 +129,7 @@ def _panels(telling: Telling, series: Sequence[SeriesReport]) -> list[Panel]:
         line = _line(telling, parts, limit, engine if len(engines) > 1 else None)
         if sum(v is not None for v in line.mean) < 2:
             continue
-        word = named.get(signal, signal.partition(".")[0])
+        word = named.get(signal, _family(signal))
         if len(engines) > 1:
             word = signal  # running and waiting of many engines in one panel would be a tangle
         rank = order.index(named[signal]) if signal in named else len(order)
@@ -143,6 +143,11 @@ def _panels(telling: Telling, series: Sequence[SeriesReport]) -> list[Panel]:
         top = max(1.0, peak) if unit == "ratio" else _round_top(peak / scale) * scale
         result.append(Panel(clean(telling.panel(word)), clean(unit), top, [line for _, line in lines]))
     return result
+
+
+def _family(signal: str) -> str:
+    """What shares a panel: quantiles of one latency, else what has the first word in common."""
+    return signal.rpartition(".")[0] if signal.startswith("latency.") and signal.count(".") > 1 else signal.partition(".")[0]
 
 
 def _round_top(peak: float) -> float:

@@ -61,7 +61,9 @@ class Words:
             "requests.running": _("running"), "requests.waiting": _("waiting"), "requests.swapped": _("swapped out"),
             "kv_cache.usage": _("KV cache usage"), "throughput.prompt": _("prompt"), "throughput.generation": _("generation"),
         }  # fmt: skip
-        return known.get(name, name)
+        if name.startswith("gpu.memory."):
+            return _("GPU {numbers}").format(numbers=name.rpartition(".")[2])
+        return known.get(name, name.rpartition(".")[2] if name.startswith("latency.") else name)
 
     def panel(self, word: str) -> str:
         """The title of the panel for series whose names begin with `word`."""
@@ -69,6 +71,7 @@ class Words:
         known = {
             "requests": _("Requests"), "kv_cache": _("KV cache usage"), "throughput": _("Throughput"), "latency": _("Latency"),
             "gpu": _("GPU memory"), "memory": _("GPU memory"), "requests.running": _("Running requests"), "requests.waiting": _("Waiting requests"),
+            "latency.ttft": _("Time to first token"), "latency.itl": _("Time between tokens"),
             "kv_cache.usage": _("KV cache usage"), "throughput.prompt": _("Prompt throughput"), "throughput.generation": _("Generation throughput"),
         }  # fmt: skip
         return known.get(word, word)

@@ -88,7 +88,7 @@ def _range(ends: Sequence[float]) -> Range:
 
 
 def _whole(value: float) -> float:
-    return int(value) if value.is_integer() else value
+    return int(value) if float(value).is_integer() else value
 
 
 def _basis(name: str, rough: bool) -> Basis:

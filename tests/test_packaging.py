@@ -15,8 +15,8 @@ import pytest
 
 from tests.judging import FIXTURES, ROOT
 from vllm_doctor import __version__
-from vllm_doctor.ruleset.load import load_folder
-from vllm_doctor.ruleset.schema import RuleSet
+from vllm_doctor.ruleset.load import knowledge_folder, load_folder
+from vllm_doctor.ruleset.schema import Knowledge, RuleSet
 
 LOG = FIXTURES / "oom-fragmentation-0.14" / "server.log"
 
@@ -58,14 +58,17 @@ def run(command: Path, folder: Path, *arguments: str) -> str:
 def test_a_wheel_holds_the_compiled_rules_and_they_are_those_of_the_checkout(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         compiled = msgspec.json.decode(archive.read("vllm_doctor/rules.json"), type=RuleSet)
+        knowledge = msgspec.json.decode(archive.read("vllm_doctor/knowledge.json"), type=Knowledge)
         folders = {name.split("/")[0] for name in archive.namelist()}
     assert compiled == load_folder(ROOT / "rules")
+    assert knowledge == knowledge_folder(ROOT / "rules")
     assert {f for f in folders if not f.endswith(".dist-info")} == {"vllm_doctor"}
 
 
 @pytest.mark.network
 def test_building_leaves_no_compiled_rules_in_the_checkout(wheel: Path) -> None:
     assert not (ROOT / "vllm_doctor" / "rules.json").exists()
+    assert not (ROOT / "vllm_doctor" / "knowledge.json").exists()
 
 
 @pytest.mark.network
@@ -106,3 +109,8 @@ def test_a_fault_in_the_rules_stops_the_build_and_names_its_place(tmp_path: Path
     assert built.returncode != 0
     assert "rules/remedies/faulty.yaml:1: " in built.stderr + built.stdout
     assert list(tmp_path.glob("*.whl")) == []
+
+
+@pytest.mark.network
+def test_an_installed_command_plans(command: Path, tmp_path: Path) -> None:
+    assert "56.0 KiB of KV cache per token" in run(command, tmp_path, "plan", "--model", "Qwen2.5-7B", "--gpu", "24", "--lang", "en")

@@ -12,12 +12,12 @@ from typing import Literal
 from msgspec import Struct, field
 
 from ..model.case import Case, Run
-from ..model.observations import Fact, Ref
+from ..model.observations import Ref
 from ..model.report import Basis
 from ..ruleset.schema import Knowledge, Model
 from .defaults import limits_of
 from .generations import generation_of
-from .observed import Lengths, lengths, option, ratio, setup_of, total_bytes, whole
+from .observed import Lengths, figure, lengths, option, positive, ratio, setup_of, total_bytes
 from .setup import Budget, Setup
 from .size import requests_that_fit, size
 
@@ -101,7 +101,7 @@ def ledger(run: Run, case: Case, knowledge: Knowledge | None = None, model: Mode
     each = _exact(kv, tokens) if kv and tokens else None
     if predicted and predicted.kv_bytes_per_token and (each is None or abs(each / predicted.kv_bytes_per_token - 1) < 0.01):
         each = predicted.kv_bytes_per_token  # the log's own figures are rounded; the shape is exact
-    length = whole(option(run, "max-model-len"))
+    length = positive(option(run, "max-model-len"))
     concurrency = run.fact("kv_cache.max_concurrency")
     observed = lengths(run, tokens)
     refs = {n: f.ref for n in ("kv_cache.tokens", "kv_cache.blocks", "kv_cache.max_concurrency") if (f := run.fact(n))}
@@ -112,7 +112,7 @@ def ledger(run: Run, case: Case, knowledge: Knowledge | None = None, model: Mode
         accounts=tuple(accounts),
         kv_tokens=tokens,
         kv_bytes_per_token=each,
-        max_concurrency=float(concurrency.value) if concurrency and isinstance(concurrency.value, int | float) else None,
+        max_concurrency=figure(concurrency.value) if concurrency else None,
         max_model_len=length,
         refs=refs,
         observed=observed,
@@ -138,36 +138,43 @@ WORKER_FACTS = ("memory.weights", "memory.activation", "memory.non_torch", "memo
 
 def pool_tokens(run: Run) -> tuple[int | None, Ref | None]:
     """Tokens in the KV pool: the smallest printed (workers repeat the line), else blocks times block size."""
-    printed = [f for f in run.facts if f.name == "kv_cache.tokens" and isinstance(f.value, int | float)]
+    printed = _least(run, "kv_cache.tokens")
     if printed:
-        least = min(printed, key=lambda f: float(f.value))
-        return int(float(least.value)), least.ref
-    blocks = [f for f in run.facts if f.name == "kv_cache.blocks" and isinstance(f.value, int | float)]
-    if not blocks:
+        return int(printed[0]), printed[1]
+    blocks = _least(run, "kv_cache.blocks")
+    if blocks is None:
         return None, None
-    fewest = min(blocks, key=lambda f: float(f.value))
-    given = run.fact("kv_cache.block_size")
-    block = whole(given.value) if given else whole(option(run, "block-size"))
-    concurrency, length = run.fact("kv_cache.max_concurrency"), run.fact("kv_cache.concurrency_length")
-    if block is None and concurrency and length and float(fewest.value) > 0:
+    block = positive(option(run, "block-size"))
+    given, concurrency, length = (_least(run, f"kv_cache.{n}") for n in ("block_size", "max_concurrency", "concurrency_length"))
+    if given:
+        block = int(given[0])
+    if block is None and concurrency and length and blocks[0] > 0:
         # V0 prints blocks and concurrency: tokens = concurrency × length, and blocks have 8, 16, 32, 64 or 128 tokens
-        guess = float(concurrency.value) * float(length.value) / float(fewest.value)
+        guess = concurrency[0] * length[0] / blocks[0]
         block = min((8, 16, 32, 64, 128), key=lambda b: abs(b - guess))
-    return (None, None) if block is None else (int(float(fewest.value)) * block, fewest.ref)
+    return (None, None) if block is None else (int(blocks[0]) * block, blocks[1])
+
+
+def _least(run: Run, name: str) -> tuple[float, Ref] | None:
+    """The smallest figure above zero that a fact states, with its line."""
+    found = [(v, f.ref) for f in run.facts if f.name == name and (v := figure(f.value)) is not None and v > 0]
+    return min(found, key=lambda f: f[0]) if found else None
 
 
 def _account(run: Run, case: Case, process: str | None, setup: Setup | None) -> Account:
     entries: dict[str, Entry] = {}
 
-    def fact(name: str) -> Fact | None:
-        own = [f for f in run.facts if f.name == name and isinstance(f.value, int | float)]
-        mine = [f for f in own if process is None or f.process == process] or [f for f in own if f.process not in _tags(run)]
-        return min(mine, key=lambda f: float(f.value)) if mine else None
+    tags = _tags(run)
+
+    def fact(name: str) -> tuple[int, Ref] | None:
+        own = [(int(v), f) for f in run.facts if f.name == name and (v := figure(f.value)) is not None]
+        mine = [o for o in own if process is None or o[1].process == process] or [o for o in own if o[1].process not in tags]
+        return min(((v, f.ref) for v, f in mine), key=lambda m: m[0]) if mine else None
 
     def put(name: str, source: str) -> None:
         found = fact(source)
         if found is not None:
-            entries[name] = Entry(int(float(found.value)), "printed", (found.ref,))
+            entries[name] = Entry(found[0], "printed", (found[1],))
 
     for name in ("total", "budget", "weights", "activation", "non_torch"):
         put(name, f"memory.{name}")
@@ -175,7 +182,7 @@ def _account(run: Run, case: Case, process: str | None, setup: Setup | None) -> 
     put("graphs", "memory.graphs")
     estimated = fact("memory.graphs_estimated")
     if "graphs" not in entries and estimated is not None:
-        entries["graphs"] = Entry(int(float(estimated.value)), "printed", (estimated.ref,))
+        entries["graphs"] = Entry(estimated[0], "printed", (estimated[1],))
     if "total" not in entries:
         size_ = total_bytes(run, case)
         if size_ is not None:
@@ -186,13 +193,13 @@ def _account(run: Run, case: Case, process: str | None, setup: Setup | None) -> 
         entries["budget"] = Entry(int(entries["total"].bytes * utilization), "derived", entries["total"].refs)
     consumed = fact("memory.consumed")
     if consumed is not None and "weights" in entries and "non_torch" not in entries:
-        entries["non_torch"] = Entry(int(float(consumed.value)) - entries["weights"].bytes, "derived", (consumed.ref, *entries["weights"].refs))
+        entries["non_torch"] = Entry(consumed[0] - entries["weights"].bytes, "derived", (consumed[1], *entries["weights"].refs))
     free = fact("memory.free_at_start")
     if free is not None and "total" in entries:
-        entries["outside"] = Entry(max(0, entries["total"].bytes - int(float(free.value))), "derived", (free.ref,))
+        entries["outside"] = Entry(max(0, entries["total"].bytes - free[0]), "derived", (free[1],))
     if "graphs" not in entries and entries and option(run, "enforce-eager") in (True, "True", "true"):
         entries["graphs"] = Entry(0, "derived")
-    charged = int(float(estimated.value)) if estimated is not None and graphs_subtracted(run) else 0
+    charged = estimated[0] if estimated is not None and graphs_subtracted(run) else 0
     lumped = _derive_rest(entries, charged)
     if "total" in entries and "kv" in entries:
         known = sum(entries[p].bytes for p in PARTS if p in entries and p != "headroom")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -43,10 +44,15 @@ _TUNED = re.compile(
 _ORGANISATIONS = re.compile(r"^(?:meta|facebook|google|microsoft|nvidia|ibm)[-_]", re.IGNORECASE)
 
 
+_SEPARATORS = {c: " " for c in range(128) if not chr(c).isalnum()}
+
+
 def normal(name: str) -> str:
     """A name without its case and punctuation: `Qwen2.5_7B Instruct` and `qwen2.5-7b-instruct` are one. Dots between digits stay."""
-    text = re.sub(r"(?<=\d)\.(?=\d)", "·", name.lower())
-    return re.sub(r"[^a-z0-9·]+", "-", text).strip("-")
+    text = name.lower()
+    if "." in text:
+        text = re.sub(r"(?<=\d)\.(?=\d)", "·", text)
+    return "-".join(text.translate(_SEPARATORS).split())
 
 
 def last_part(name: str) -> str:
@@ -65,42 +71,56 @@ def last_part(name: str) -> str:
 def find_model(name: str, knowledge: Knowledge) -> ModelMatch:
     """The model that a name means. Tried in turn: the whole id, its last part, the same without words of quantisation, without words of
     tuning, without an organisation's prefix, and as the beginning of a longer name."""
-    tail = last_part(name)
-    quant = _quantisation(name, tail)
-    index = _index(knowledge)
-    whole = normal(name)
+    tail = last_part(name[:LONGEST_NAME])
+    quant = _quantisation(name[:LONGEST_NAME], tail)
     bare = _QUANT_WORDS.sub("", _QUANT_WORDS.sub("", tail))
+    short = _ORGANISATIONS.sub("", bare)
+    index = _index(tuple((m.name, *m.aliases) for m in knowledge.models))
+    for key in dict.fromkeys(normal(t) for t in (name[:LONGEST_NAME], tail, bare, short)):
+        if key in index:
+            return _one([knowledge.models[i] for i in index[key]], quant)
+    if not any(c.isdigit() for c in tail):
+        return ModelMatch(None, quant)  # every family has sizes: a name without one says too little
+    tuned = _tuned_index(tuple((m.name, *m.aliases) for m in knowledge.models))
     plain = _TUNED.sub("", _TUNED.sub("", bare))
-    tries = [whole, normal(tail), normal(bare), normal(_ORGANISATIONS.sub("", bare)), normal(plain), normal(_ORGANISATIONS.sub("", plain))]
-    for key in dict.fromkeys(t for t in tries if t):
-        found = index.get(key, [])
-        if found:
-            return _one(found, quant)
-    for key in dict.fromkeys(t.replace("-", "") for t in tries if t):
-        found = [m for k, ms in index.items() if k.replace("-", "") == key for m in ms]
-        if found:
-            return _one(found, quant)
-    for key in dict.fromkeys((normal(bare), normal(_ORGANISATIONS.sub("", bare)), normal(plain))):
-        if len(key) >= 6:
-            longer = [m for k, ms in index.items() if k.startswith(key + "-") for m in ms]
-            if longer:
-                return _one(longer, quant)
-            inside = [(k, ms) for k, ms in index.items() if len(k) >= 6 and re.search(rf"(?:^|-){re.escape(k)}(?:-|$)", key)]
-            if inside:
-                longest = max(len(k) for k, _ in inside)
-                return _one([m for k, ms in inside if len(k) == longest for m in ms], quant)
-    return ModelMatch(None, quant)
+    keys = [k for k in dict.fromkeys(normal(t) for t in (bare, short, plain, _ORGANISATIONS.sub("", plain))) if k]
+    found: set[int] = set()
+    for key in keys:
+        found = found or set(tuned.get(key, ()))
+    for key in keys:
+        together = key.replace("-", "")
+        found = found or {i for k, members in tuned.items() if k.replace("-", "") == together for i in members}
+    for key in (k for k in keys if len(k) >= LONG_ENOUGH):
+        found = found or {i for k, members in index.items() if k.startswith(key + "-") for i in members}
+        if not found:
+            inside = [k for k in index if len(k) >= LONG_ENOUGH and f"-{k}-" in f"-{key}-"]
+            longest = max(map(len, inside), default=0)
+            found = {i for k in inside if len(k) == longest for i in index[k]}
+    return _one([knowledge.models[i] for i in sorted(found)], quant) if found else ModelMatch(None, quant)
 
 
-def _index(knowledge: Knowledge) -> dict[str, list[Model]]:
-    index: dict[str, list[Model]] = {}
-    for model in knowledge.models:
-        keys = set()
-        for alias in (model.name, *model.aliases):
-            tail = alias.rpartition("/")[2]
-            keys |= {normal(alias), normal(tail), normal(_TUNED.sub("", _TUNED.sub("", tail)))}
-        for key in keys:
-            index.setdefault(key, []).append(model)
+LONGEST_NAME, LONG_ENOUGH = 400, 6
+"""Characters of a name that are looked at, and those that a part of a name must have to stand for it."""
+
+
+@lru_cache(maxsize=2)
+def _index(names: tuple[tuple[str, ...], ...]) -> dict[str, list[int]]:
+    """Whole names and their last parts -> positions of the models that bear them."""
+    index: dict[str, list[int]] = {}
+    for position, own in enumerate(names):
+        for key in {k for alias in own for k in (normal(alias), normal(alias.rpartition("/")[2]))}:
+            index.setdefault(key, []).append(position)
+    return index
+
+
+@lru_cache(maxsize=2)
+def _tuned_index(names: tuple[tuple[str, ...], ...]) -> dict[str, list[int]]:
+    """The same with the words of tuning (Instruct, chat, v0.1, 2507) left out as well."""
+    index = {k: list(v) for k, v in _index(names).items()}
+    for position, own in enumerate(names):
+        for key in {normal(_TUNED.sub("", _TUNED.sub("", alias.rpartition("/")[2]))) for alias in own}:
+            if position not in index.setdefault(key, []):
+                index[key].append(position)
     return index
 
 

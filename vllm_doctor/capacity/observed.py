@@ -36,18 +36,26 @@ def option(run: Run, name: str) -> Scalar | None:
     return None
 
 
-def whole(value: Scalar | None) -> int | None:
-    """A count that may carry thousands separators or the suffixes of vLLM's human-readable integers (8k, 1Gi)."""
-    if value is None or isinstance(value, bool):
+def figure(value: object) -> float | None:
+    """A stated number that can be calculated with: finite, and of a size that a memory or a count can have."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if isinstance(value, int | float):
-        return int(value)
+    return float(value) if -LARGEST < value < LARGEST else None  # false for NaN as well
+
+
+LARGEST = 2**60
+
+
+def whole(value: Scalar | None) -> int | None:
+    """A count that may carry thousands separators or the suffixes of vLLM's human-readable integers (8k, 1Gi). None for what is none."""
+    if not isinstance(value, str):
+        number = figure(value)
+        return None if number is None else int(number)
     text = value.strip().replace(",", "").replace("_", "")
     suffix = next((u for u in SCALES if text.endswith(u)), "")
-    try:
-        return int(float(text.removesuffix(suffix)) * SCALES.get(suffix, 1))
-    except (ValueError, OverflowError):
-        return None
+    number = ratio(text.removesuffix(suffix))
+    scaled = None if number is None else figure(number * SCALES.get(suffix, 1))
+    return None if scaled is None else int(scaled)
 
 
 SCALES = {
@@ -58,10 +66,19 @@ SCALES = {
 
 
 def ratio(value: Scalar | None) -> float | None:
-    try:
-        return None if value is None or isinstance(value, bool) else float(value)
-    except ValueError:
-        return None
+    """A number, also as text; None for what is none."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    return figure(value)
+
+
+def positive(value: Scalar | None) -> int | None:
+    """`whole` of what must be above zero; None for what is not (-1 is vLLM's word for automatic)."""
+    number = whole(value)
+    return number if number is not None and number > 0 else None
 
 
 def truth(value: Scalar | None) -> bool | None:
@@ -72,7 +89,7 @@ def truth(value: Scalar | None) -> bool | None:
 
 def least(run: Run, name: str) -> float | None:
     """A memory fact; where workers differ the smallest, as the engine takes the minimum of the pools."""
-    found = [float(f.value) for f in run.facts if f.name == name and isinstance(f.value, int | float)]
+    found = [v for f in run.facts if f.name == name and (v := figure(f.value)) is not None]
     return min(found) if found else None
 
 
@@ -92,7 +109,7 @@ def total_bytes(run: Run, case: Case, knowledge: Knowledge | None = None) -> int
     printed = least(run, "memory.total")
     if printed:
         return int(printed)
-    sizes = [v for e in run.events_of("oom") if isinstance(v := e.values.get("oom.total"), int | float)]
+    sizes = [v for e in run.events_of("oom") if (v := figure(e.values.get("oom.total"))) is not None and v > 0]
     if sizes:
         return int(min(sizes))
     if knowledge is not None:
@@ -126,23 +143,23 @@ def setup_of(run: Run, case: Case, knowledge: Knowledge, model: Model | None = N
         version=run.version,
         engine_generation="V0" if own == "V0" else "V1" if own == "V1" else None,
         gpu_memory_utilization=least(run, "memory.utilization") or ratio(option(run, "gpu-memory-utilization")),
-        tensor_parallel_size=whole(option(run, "tensor-parallel-size")) or 1,
-        pipeline_parallel_size=whole(option(run, "pipeline-parallel-size")) or 1,
-        decode_context_parallel_size=whole(option(run, "decode-context-parallel-size")) or 1,
+        tensor_parallel_size=positive(option(run, "tensor-parallel-size")) or 1,
+        pipeline_parallel_size=positive(option(run, "pipeline-parallel-size")) or 1,
+        decode_context_parallel_size=positive(option(run, "decode-context-parallel-size")) or 1,
         enable_expert_parallel=truth(option(run, "enable-expert-parallel")) or False,
-        data_parallel_size=whole(option(run, "data-parallel-size")) or 1,
-        max_model_len=whole(option(run, "max-model-len")),
-        max_num_seqs=whole(option(run, "max-num-seqs")),
-        max_num_batched_tokens=whole(option(run, "max-num-batched-tokens")),
+        data_parallel_size=positive(option(run, "data-parallel-size")) or 1,
+        max_model_len=positive(option(run, "max-model-len")),
+        max_num_seqs=positive(option(run, "max-num-seqs")),
+        max_num_batched_tokens=positive(option(run, "max-num-batched-tokens")),
         dtype=str(option(run, "dtype") or "auto"),
         quantization=str(stated) if stated else quant,
         kv_cache_dtype=str(option(run, "kv-cache-dtype") or "auto"),
-        block_size=whole(option(run, "block-size")),
+        block_size=positive(option(run, "block-size")),
         enforce_eager=truth(option(run, "enforce-eager")) or False,
         enable_chunked_prefill=truth(option(run, "enable-chunked-prefill")),
         disable_hybrid_kv_cache_manager=truth(option(run, "disable-hybrid-kv-cache-manager")) or False,
-        kv_cache_memory_bytes=space if cpu else whole(option(run, "kv-cache-memory-bytes")),
-        num_gpu_blocks_override=whole(option(run, "num-gpu-blocks-override")),
+        kv_cache_memory_bytes=space if cpu else positive(option(run, "kv-cache-memory-bytes")),
+        num_gpu_blocks_override=positive(option(run, "num-gpu-blocks-override")),
         speculative_tokens=speculative,
     )
     return structs.replace(setup, known=known_parts(run), known_kv_bytes=None if cpu else _whole_fact(run, "memory.kv_cache"))
@@ -186,7 +203,7 @@ def _speculative(value: Scalar | None) -> int:
     except ValueError:
         return 0
     tokens = given.get("num_speculative_tokens") if isinstance(given, dict) else None
-    return tokens if isinstance(tokens, int) else 0
+    return min(tokens, 1000) if isinstance(tokens, int) and tokens > 0 else 0
 
 
 class Lengths(Struct, frozen=True):

@@ -23,7 +23,9 @@ class Limits(NamedTuple):
     analysis_seconds: float = 60.0
     """A worker that takes longer is killed."""
     workers: int = 2
-    """Analyses at the same time."""
+    """Analyses at the same time, not counting one that is small."""
+    small: int = MIB // 4
+    """Bodies up to this size have a worker to themselves."""
     waiting: int = 100
     """Analyses that may wait for a worker; more are turned away."""
     worker_memory: int = 2048 * MIB

@@ -25,13 +25,14 @@ Watch = Callable[[Progress], None]
 
 
 class Pool:
-    """Runs jobs, `limits.workers` at a time."""
+    """Runs jobs, `limits.workers` at a time, and one small one besides: who pastes a few lines does not queue behind whole days of logs."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.waiting = 0
         self.killed = 0
-        self._turn = asyncio.Semaphore(limits.workers)
+        self._turns = asyncio.Semaphore(limits.workers)
+        self._quick = asyncio.Semaphore(1)
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
 
@@ -39,9 +40,10 @@ class Pool:
         """The answer of a worker. Raises Busy and Late; a cancelled job ends its worker."""
         if self.waiting >= self.limits.waiting:
             raise Busy
+        turns = self._quick if len(job.body) <= self.limits.small else self._turns
         self.waiting += 1
         try:
-            await self._turn.acquire()
+            await turns.acquire()
         finally:
             self.waiting -= 1
         worker: _Worker | None = None
@@ -62,7 +64,7 @@ class Pool:
                 if worker is not None:
                     await asyncio.shield(self._end(worker))
             finally:
-                self._turn.release()
+                turns.release()
 
     async def close(self) -> None:
         """Ends all workers, at work or not."""

@@ -21,6 +21,7 @@ def impatient(seconds: float) -> type[asyncio.Protocol]:
 
     class Impatient(H11Protocol):
         _since: float | None = None
+        _last: object = None
         _timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -35,14 +36,14 @@ def impatient(seconds: float) -> type[asyncio.Protocol]:
 
         def _look(self) -> None:
             now = self.loop.time()
-            busy = self.cycle is not None and not self.cycle.response_complete
-            if busy:
+            if self.cycle is not None and not self.cycle.response_complete:
                 self._since = None
-            elif self._since is None:
+            elif self._since is None or self.cycle is not self._last:  # idle since now, or since a request that came and went between two looks
                 self._since = now
             elif now - self._since >= seconds and not self.transport.is_closing():
                 self.transport.abort()
                 return
+            self._last = self.cycle
             self._timer = self.loop.call_later(max(seconds / 4, 0.05), self._look)
 
     return Impatient

@@ -18,7 +18,7 @@ ORDER = [
     {"diagnosis"},
     {"remedies"},
     {"narrate"},
-    {"pipeline"},
+    {"pipeline", "large"},
     {"selftest"},
     {"reports"},
     {"web", "live", "fleet"},

@@ -5,9 +5,7 @@ sources -> segments -> streams -> fold -> assemble -> signals -> judgements -> a
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timezone
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -18,7 +16,7 @@ from .diagnosis.judge import judge
 from .diagnosis.rank import ranked, verdict
 from .model.case import Case, SourceSummary
 from .model.judgement import Advice, Judgement
-from .model.observations import Clock, Gpu, Issue, Launch, Scrape, SocketQueue, StreamTally
+from .model.observations import Gpu, Issue, Launch, Scrape, SocketQueue, StreamTally
 from .model.report import Command, MemoryReport, Report
 from .model.timebound import TimeBound
 from .narrate import Narrator, assemble_report, line
@@ -228,44 +226,27 @@ def _unreadable(kind: str, source: Source) -> Issue:
 
 
 def _read_large(source: Source, hint: float | None, gathered: Gathered, progress: Progress | None) -> tuple[tuple[str, ...], int, int]:
-    """A source that is folded block by block: nothing of it stays but its tallies. (kinds, lines, bytes) for its summary."""
-    from .parsing.blocks import blocks
-    from .parsing.framing import Segment, sniff
-    from .parsing.streams import streams
+    """A source that is folded block by block. (kinds, lines, bytes) for its summary."""
+    from .large import read
 
-    kind, lines, done = "", 0, 0
-    merged: dict[str, StreamTally] = {}
-    clocks: dict[str, Clock] = {}
-    for block in blocks(source.blocks(gathered.issues)):
-        kind = kind or sniff(block)
-        if kind not in ("server_log", "kernel", "prose"):
-            gathered.issues.append(Issue("large-input", "{name} is too large to be read as {kind}.", {"name": source.name, "kind": kind}))
-            return (kind,), 0, len(block)
-        for stream in streams(Segment("server_log", source.name, lines + 1, block)):
-            clock = clocks.setdefault(stream.origin, _clock(stream, hint))
-            so_far = merged.get(stream.origin, StreamTally())
-            tally = _tally(stream, source.name, clock, gathered.rules, so_far.lines)
-            merged[stream.origin] = so_far.merge(tally)
-            _zone(stream, source.name, gathered)
-        lines += block.count(b"\n")
-        done += len(block)
-        if progress:
-            progress(source.name, done, max(done, source.size))
-    gathered.kernel = gathered.kernel or kind == "kernel"
-    for origin, tally in merged.items():
+    found = read(source, hint, gathered.rules.formats, gathered.issues, progress)
+    gathered.kernel = gathered.kernel or found.kind == "kernel"
+    for origin, tally in found.tallies.items():
         gathered.tallies.setdefault((source.name, origin), []).append(tally)
         gathered.issues += tally.issues
-    return (kind,), lines, done
+    gathered.zones.update({(source.name, origin): offset for origin, offset in found.zones.items()})
+    return (found.kind,), found.lines, found.size
 
 
 def _fold(stream: Stream, source: str, first_line: int, hint: float | None, gathered: Gathered) -> None:
-    clock = _clock(stream, hint)
-    tally = _tally(stream, source, clock, gathered.rules, 0)
-    if stream.lines is None:
-        tally = tally.moved(first_line - 1)
+    from .parsing.clocks import clock as clock_of
+    from .parsing.log import fold
+
+    clock = clock_of(stream.data, hint)
+    tally = fold(stream.data, source, clock, gathered.rules.formats, stream.lines, stream.stamps, first_line if stream.lines is None else 1)
     gathered.tallies.setdefault((source, stream.origin), []).append(tally)
     gathered.issues += tally.issues
-    if gathered.year_is_guessed and any(p.first_time is not None for p in tally.parts) and not _clock(stream, None).year_known:
+    if gathered.year_is_guessed and any(p.first_time is not None for p in tally.parts) and not clock_of(stream.data, None).year_known:
         gathered.issues.append(
             Issue("year-assumed", "The stamps of {name} have no year; {year} is taken from the file's age.", {"name": source, "year": clock.year})
         )
@@ -273,35 +254,10 @@ def _fold(stream: Stream, source: str, first_line: int, hint: float | None, gath
     _zone(stream, source, gathered)
 
 
-def _tally(stream: Stream, source: str, clock: Clock, rules: RuleSet, so_far: int) -> StreamTally:
-    from .parsing.log import fold
-
-    # `merge` moves line numbers by the lines before; numbers that are absolute already are brought down by as much first.
-    lines = stream.lines if stream.lines is None or not so_far else array("q", (n - so_far for n in stream.lines))
-    return fold(stream.data, source, clock, rules.formats, lines, stream.stamps)
-
-
 LATEST = 4102444800.0
 """2100-01-01: a file dated later has a broken clock."""
 SAME_COPY = 1.0
 """Files whose ages differ by less, in seconds, were copied together: their ages say nothing about when they were written."""
-FUTURE = 2 * 86400.0
-"""Stamps that would lie later than this after the reference are of the year before; zones and clocks differ by a day at most."""
-
-
-def _clock(stream: Stream, hint: float | None) -> Clock:
-    """The stream's clock; `hint` is the Unix time near which its last stamp should lie."""
-    from .parsing.lines import seconds
-    from .parsing.log import clock_of
-    from .parsing.stamps_in import last
-
-    if hint is None:
-        return clock_of(stream.data, None)
-    year = datetime.fromtimestamp(hint, tz=timezone.utc).year
-    clock = clock_of(stream.data, year)
-    stamp = last(stream.data, 0, len(stream.data))
-    time = seconds(stamp, clock) if stamp else None
-    return clock_of(stream.data, year - 1) if time is not None and time > hint + FUTURE else clock
 
 
 def _zone(stream: Stream, source: str, gathered: Gathered) -> None:

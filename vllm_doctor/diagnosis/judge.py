@@ -14,6 +14,8 @@ from ..signals.evaluate import Evaluator
 from ..signals.windows import windows
 from ..versions import generation, satisfies
 
+Places = dict[int, tuple[Window, ...]]
+"""The windows of a run, by engine."""
 HEAVY = ("decisive", "strong", "moderate")
 NO_INPUT = frozenset({"nobody-waited", "no-such-line"})
 """Reasons of `Unknown` that no further input would lift: the server did nothing of the kind."""
@@ -23,9 +25,10 @@ def judge(case: Case, rules: RuleSet, evaluator: Evaluator) -> list[Judgement]:
     """Every cause over every run and engine."""
     result = []
     for run in case.runs:
+        places = {engine: windows(run, engine) for engine in run.engines}
         for cause in rules.causes:
             for engine in _engines(cause, run):
-                result += _judge_cause(cause, run, engine, evaluator)
+                result += _judge_cause(cause, run, engine, places, evaluator)
     return result
 
 
@@ -71,9 +74,9 @@ def _engines(cause: Cause, run: Run) -> tuple[int | None, ...]:
     return run.engines if windowed and len(run.engines) > 1 else (None,)
 
 
-def _judge_cause(cause: Cause, run: Run, engine: int | None, evaluator: Evaluator) -> list[Judgement]:
+def _judge_cause(cause: Cause, run: Run, engine: int | None, places: Places, evaluator: Evaluator) -> list[Judgement]:
     variants: tuple[str | None, ...] = tuple(dict.fromkeys(item.variant for item in cause.for_ if item.variant))
-    found = [_judge(cause, v, run, engine, evaluator) for v in variants or (None,)]
+    found = [_judge(cause, v, run, engine, places, evaluator) for v in variants or (None,)]
     positive = [j for j in found if j.status]
     if positive or len(found) == 1:
         return positive or found
@@ -83,9 +86,9 @@ def _judge_cause(cause: Cause, run: Run, engine: int | None, evaluator: Evaluato
     return [Judgement(cause.id, None, run.id, engine, weakest.outcome, cause.severity, weakest.window, weakest.evidence, weakest.missing)]
 
 
-def _judge(cause: Cause, variant: str | None, run: Run, engine: int | None, evaluator: Evaluator) -> Judgement:
+def _judge(cause: Cause, variant: str | None, run: Run, engine: int | None, windows_of: Places, evaluator: Evaluator) -> Judgement:
     index = engine if engine is not None else run.engines[0]
-    every = windows(run, index)
+    every = windows_of[index]
     wholes = [w for w in every if w.whole]
     scope = applies(cause.applies, run)
     if scope is False or (cause.phase == "serving" and never_served(run)):

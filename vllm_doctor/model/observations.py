@@ -243,6 +243,8 @@ class Series(Struct, frozen=True):
 
     def points(self) -> tuple[Point, ...]:
         """The samples, or where a bucket holds several the ones that shape it (first, extremes, last), in order of time."""
+        if all(bucket.count == 1 for bucket in self.buckets.values()):
+            return tuple(bucket.first for bucket in self.buckets.values())
         result: list[Point] = []
         for bucket in self.buckets.values():
             if bucket.count == 1:

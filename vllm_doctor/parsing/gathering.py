@@ -46,14 +46,12 @@ class Gathering:
 
     def __init__(
         self,
-        row_ref: Callable[[Row], Ref],
         start: int,
         line: int,
         begins: str | None = None,
         process: str | None = None,
         pid: int | None = None,
     ) -> None:
-        self.row_ref = row_ref
         self.start, self.line = start, line
         self.begins, self.process, self.pid = begins, process, pid
         self.facts: dict[tuple[str, Scalar, int | None, str | None], Seen] = {}
@@ -96,32 +94,33 @@ class Gathering:
         if len(points) >= POINTS_HELD:
             self._settle(key)
 
-    def row(self, engine: int, row: Row) -> None:
+    def row(self, engine: int, row: Row, ref: Callable[[Row], Ref]) -> None:
+        """Takes a stats line; `ref` makes its Ref if it is one that is kept."""
         rows = self.rows.get(engine)
         if rows is None:
             rows = self.rows[engine] = []
         rows.append(row)
         if len(rows) >= ROWS_HELD:
-            self._settle_rows(engine)
+            self._settle_rows(engine, ref)
 
     def _settle(self, key: tuple[str, int]) -> None:
         self._add(key, Series.of(self.points.pop(key, ())))
 
-    def _settle_rows(self, engine: int) -> None:
+    def _settle_rows(self, engine: int, ref: Callable[[Row], Ref]) -> None:
         rows = self.rows.pop(engine)
         columns = {}
         for name, texts in zip(RAW_STATS_GIVE, zip(*(row.values for row in rows), strict=True), strict=True):
             values = list(map(float, texts))
             columns[name, engine] = [value / 100 for value in values] if name in _PERCENT else values
-        for key, fresh in Series.of_columns([row.time for row in rows], columns, lambda at: self.row_ref(rows[at])).items():
+        for key, fresh in Series.of_columns([row.time for row in rows], columns, lambda at: ref(rows[at])).items():
             self._add(key, fresh)
 
     def _add(self, key: tuple[str, int], fresh: Series) -> None:
         self.series[key] = self.series[key].merge(fresh) if key in self.series else fresh
 
-    def all_series(self) -> dict[tuple[str, int], Series]:
+    def all_series(self, ref: Callable[[Row], Ref]) -> dict[tuple[str, int], Series]:
         for engine in list(self.rows):
-            self._settle_rows(engine)
+            self._settle_rows(engine, ref)
         for key in list(self.points):
             self._settle(key)
         return self.series

@@ -145,7 +145,7 @@ class _Fold:
         self.stamp_searched = 0  # offset up to which the last stamp is known
         self.stamp_time: float | None = None
         self.owned: dict[int, tracebacks.Traceback] = {}
-        self.part = Gathering(self._row_ref, 0, 0)
+        self.part = Gathering(0, 0)
         self.done: list[Gathering] = []
         self.errors: dict[int, list[int]] = {reading.REFUSED: [], reading.FAILED: [], reading.OLD: []}
         self.marked: dict[str, list[int]] = {}  # kind -> offsets of literals that say no more than that it happened
@@ -235,7 +235,7 @@ class _Fold:
         if time is None:
             return False
         number = int(engine) if engine is not None else _engine_of(process.decode()) if process is not None else None
-        self.part.row(number if number is not None and number <= MAX_ENGINE else 0, Row(time, begin, found.end(), line, tuple(values)))
+        self.part.row(number if number is not None and number <= MAX_ENGINE else 0, Row(time, begin, found.end(), line, tuple(values)), self._row_ref)
         return True
 
     def _minute(self, minute: bytes) -> float | None:
@@ -289,7 +289,7 @@ class _Fold:
         for reader, values in found:
             if reader.begins is not None:
                 self._close(begin, number)
-                self.part = Gathering(self._row_ref, begin, number, reader.begins, head.process, head.pid)
+                self.part = Gathering(begin, number, reader.begins, head.process, head.pid)
             if reader.samples and time is not None:
                 self._sample(values, number, time, head.process, text)
             else:
@@ -449,7 +449,7 @@ class _Fold:
                 Fact(s.name, s.value, self._ref(s), s.time, s.engine, s.process) for s in part.facts.values() if not isinstance(s.value, dict)
             ),
             events={kind: self._bounded(part, kind) for kind in {**part.count, **self.marked} if self._count(part, kind)},
-            series=part.all_series(),
+            series=part.all_series(self._row_ref),
             counts=counts,
         )
 

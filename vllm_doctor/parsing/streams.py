@@ -18,6 +18,7 @@ from .wrappers import WRAPPERS, Row, Wrapper, from_record
 DEPTH = 6
 SAMPLE = 400
 """Lines on which the vote is taken, half from the start and half from the middle."""
+EDGE = 1024
 FEW = 3
 MANY_ORIGINS = 16
 CONSTANT_FROM = 5
@@ -41,7 +42,7 @@ def streams(segment: Segment, wrapping: tuple[Wrapper, ...] | None = None) -> li
     Wrappers are found by vote, or given by `wrapping` where an earlier block of the same source has decided. Unwrapped input is
     passed on as it is."""
     found = wrappers_of(segment.data) if wrapping is None else wrapping
-    records = _records(segment.data) if not found and segment.data.lstrip()[:1] in (b"[", b"{") else None
+    records = _records(segment.data) if not found and segment.data[:EDGE].lstrip()[:1] in (b"[", b"{") else None
     if records is None and not found:
         return [Stream(segment.data)]
     rows = _rows(segment) if records is None else _record_rows(records, segment.first_line)

@@ -21,7 +21,8 @@ def windows(run: Run, engine: int) -> tuple[Window, ...]:
 
 
 def _span(track: Track, engine: int) -> tuple[float, float] | None:
-    times = [p.time for (_, e), s in track.series.items() if e == engine for b in s.buckets.values() for p in (b.first, b.last)]
+    buckets = [list(s.buckets.values()) for (_, e), s in track.series.items() if e == engine and s.buckets]
+    times = [time for found in buckets for time in (found[0].first.time, found[-1].last.time)]
     times += [s.time for s in track.scrapes if s.time is not None]
     return (min(times), max(times)) if times else None
 

@@ -37,12 +37,18 @@ class Start(Struct, frozen=True):
     tokens: int | None
     with_parts: Budget | None
     alone: Budget
+    weighed: Budget
     utilization_stated: bool
 
     @property
     def kv_error(self) -> float | None:
         """Relative error of the KV bytes from model, card and options alone."""
         return None if self.kv_gib is None else self.alone.kv.bytes / GIB / self.kv_gib - 1 if self.kv_gib > 0 else None
+
+    @property
+    def weighed_error(self) -> float | None:
+        """The same with the weights that the loading line states, where the row has it."""
+        return self.weighed.kv.bytes / GIB / self.kv_gib - 1 if self.kv_gib is not None and self.kv_gib > 0 else None
 
     @property
     def token_error(self) -> float | None:
@@ -115,7 +121,9 @@ def starts(knowledge: Knowledge) -> tuple[list[Start], list[dict[str, str]]]:
             if kv is None and tokens is not None:
                 kv = tokens * alone.kv_bytes_per_token / GIB
             parts = size(structs.replace(setup, known=known)) if whole else None
-            found.append(Start(row, setup, kv, tokens, parts, alone, bool(row["gpu_mem_util"])))
+            weights: dict[Part, int] = {p: b for p, b in known.items() if p == "weights"}
+            weighed = size(structs.replace(setup, known=weights))
+            found.append(Start(row, setup, kv, tokens, parts, alone, weighed, bool(row["gpu_mem_util"])))
     return found, left
 
 
@@ -169,8 +177,11 @@ def table() -> str:
     token_errors = [s.token_error for s in parts if s.token_error is not None]
     lines.append(f"| parts known: KV tokens (bytes where no tokens are printed) within 1 % | {share(token_errors, GOAL_TOKENS)} | {len(parts)} |")
     lines.append(f"| KiB per token as in the log, within its rounding (same KV in every layer) | {len(exact)} of {len(rated)} | {len(rated)} |")
-    for label, group in (("model, card and options only: KV GiB", only), ("the same, and the rows above with their parts hidden", blind)):
-        errors = [s.kv_error for s in group if s.kv_error is not None]
+    for label, errors in (
+        ("model, card and options only: KV GiB", [s.kv_error for s in only if s.kv_error is not None]),
+        ("the same with the weights of the loading line, where stated", [s.weighed_error for s in only if s.weighed_error is not None]),
+        ("model, card and options only, and the rows above with their parts hidden", [s.kv_error for s in blind if s.kv_error is not None]),
+    ):
         lines.append(f"| {label}: median error | {median(map(abs, errors)):.1%} | {len(errors)} |".replace("%", " %"))
         lines.append(f"| {label}: within 5 % / within 12 % | {share(errors, 0.05)} / {share(errors, GOAL_KV)} | {len(errors)} |")
     peak = peaks(knowledge)

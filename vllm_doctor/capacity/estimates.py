@@ -40,7 +40,7 @@ class Constants(Struct, frozen=True):
 
 NON_TORCH: tuple[Constants, ...] = (
     Constants("0.2.7", 0.28, 0.6, 0.3, 2),
-    Constants("0.6.6", 0.09, 0.3, 0.3, 9),
+    Constants("0.6.6", 0.09, 0.3, 1.5, 9),
     Constants("0.11.0", 0.11, 0.55, 1.8, 7),
     Constants("0.18.0", 0.25, 2.1, 3.7, 50),
     Constants("0.20.0", 0.22, 0.9, 0.6, 5),
@@ -99,8 +99,8 @@ def logit_bytes(setup: Setup, limits: Limits, generation: Generation) -> tuple[f
         return UNSAMPLED, UNSAMPLED, MASKED
     if version >= Version("0.17.0"):
         return MASKED, MASKED, MASKED
-    if Version("0.9.0") <= version < Version("0.10.2"):
-        return MASKED, MASKED, SORTED  # FlashInfer's sampler where it is installed, as in the container images
+    if Version("0.10.0") <= version < Version("0.10.2"):
+        return MASKED, MASKED, SORTED  # FlashInfer's sampler where it is installed, as in the container images (2 starts)
     return SORTED, MASKED, SORTED
 
 
@@ -163,6 +163,8 @@ def non_torch(setup: Setup, generation: Generation) -> Amount:
         value = 0.07
     if setup.total_bytes < 60 * GIB and setup.tensor_parallel_size == 1:
         value *= 0.6  # fewer multiprocessors, smaller workspaces
+    if setup.total_bytes < 30 * GIB and setup.tensor_parallel_size > 1:
+        value *= 0.4  # PCIe without peer buffers: 0.09 to 0.25 GiB in 4 starts on cards of 15 to 24 GiB
     if setup.model.linear_type == "gdn":
         value += row.linear
     if generation.charges_outside:

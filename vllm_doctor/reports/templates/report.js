@@ -113,7 +113,7 @@
       c.font = "bold " + 11 * r + "px system-ui, sans-serif"; c.textAlign = "center"; c.textBaseline = "alphabetic";
       if (first) groups.forEach(function (g) { // numbers of events that coincide share a flag; a failure's has a point
         var label = g.from === g.to ? String(g.from) : g.from + "–" + g.to;
-        var w = (4 + 3.5 * label.length) * r, top = b.top - 18 * r, x = Math.min(Math.max(g.x, w), c.canvas.width - w);
+        var w = (4 + 3.5 * label.length) * r, top = b.top - 26 * r, x = Math.min(Math.max(g.x, w), c.canvas.width - w);
         c.fillStyle = color(g.bad ? "--bad" : "--soft");
         c.beginPath(); c.moveTo(x - w, top); c.lineTo(x + w, top); c.lineTo(x + w, top + 12 * r);
         if (g.bad) c.lineTo(x, top + 17 * r); else { c.lineTo(x + w, top + 15 * r); c.lineTo(x - w, top + 15 * r); }
@@ -169,8 +169,8 @@
     rest();
     var ink = function () { return color("--soft"); }, grid = { stroke: function () { return color("--rule"); }, width: 1 };
     var plot = new uPlot({
-      width: Math.max(panels.clientWidth, 200), height: (last ? 128 : 100) + (first ? 20 : 0),
-      padding: [first && data.marks.length ? 22 : 6, 12, last ? 0 : 4, 0],
+      width: Math.max(panels.clientWidth, 200), height: (last ? 128 : 100) + (first ? 28 : 0),
+      padding: [first && data.marks.length ? 30 : 6, 12, last ? 0 : 4, 0],
       tzDate: function (t) { return uPlot.tzDate(new Date(t * 1e3), "Etc/UTC"); },
       legend: { show: false },
       cursor: { sync: { key: "timeline" }, drag: { x: true, y: false, setScale: false }, y: false, points: { size: 6 }, bind: { dblclick: function () { return function () { zoom(whole); }; } } },

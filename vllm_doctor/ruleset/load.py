@@ -88,7 +88,7 @@ def _entries(path: Path, kind: type[S], errors: list[RuleError]) -> list[S]:
             for i, item in enumerate(document if isinstance(document, list) else []):
                 try:
                     entries.append(msgspec.convert(item, kind))
-                    places.append((getattr(entries[-1], "name", None) or getattr(entries[-1], "flag", ""), name, lines.get(f"$[{i}]", 1)))
+                    places.append((str(getattr(entries[-1], "name", "") or getattr(entries[-1], "flag", "")), name, lines.get(f"$[{i}]", 1)))
                 except msgspec.ValidationError as invalid:
                     errors.append(_located(str(invalid), name, lines, f"$[{i}]"))
         except RuleError as fault:

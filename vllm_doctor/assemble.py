@@ -296,7 +296,7 @@ def _end(run: Run, followed: bool) -> End:
     if stop and (not failure or _before(stop, failure)):
         return "stopped"
     served = "startup.complete" in run.events or any(track.series for track in run.tracks)
-    if failure or (not served and {"exception", "oom"} & set(run.events)):
+    if failure or (not served and {"exception", "oom", *STARTUP_REFUSALS} & set(run.events)):
         return "crashed"  # an exception of a serving front end may concern one request; before that nothing else is there to raise it
     if followed:
         return "unknown"
@@ -310,8 +310,25 @@ STARTUP_FAILURES = (
     "startup.memory_changed",
     "startup.sampler_oom",
     "startup.weights_oom",
+    "startup.port_in_use",
 )
 """Start-up failures that say why, in the order in which vLLM can meet them."""
+
+STARTUP_REFUSALS = (
+    "startup.options_rejected",
+    "startup.config_rejected",
+    "startup.options_conflict",
+    "startup.length_above_model",
+    "startup.too_few_gpus",
+    "startup.unsupported",
+    "startup.driver_unusable",
+    "startup.model_missing",
+    "startup.model_forbidden",
+    "startup.model_unreachable",
+    "startup.weights_missing",
+    "startup.rendezvous_port_in_use",
+)
+"""What ends a start, but may concern a single request (an adapter, a plug-in) once the server serves."""
 
 
 def first_line(run: Run, kinds: Iterable[str]) -> Event | None:

@@ -8,13 +8,13 @@ from tests.make import case, run
 from vllm_doctor.model.case import Known, Unknown
 from vllm_doctor.model.catalogue import SIGNALS, observation
 from vllm_doctor.ruleset.load import load
-from vllm_doctor.signals import derived, run_wide
+from vllm_doctor.signals import derived, failures, run_wide
 from vllm_doctor.signals.evaluate import Evaluator
 from vllm_doctor.signals.windows import windows
 
 
 def test_functions_are_declared() -> None:
-    assert set(derived.FUNCTIONS) | set(run_wide.FUNCTIONS) <= set(SIGNALS)
+    assert set(derived.FUNCTIONS) | set(run_wide.FUNCTIONS) | set(failures.FUNCTIONS) <= set(SIGNALS)
 
 
 @pytest.mark.parametrize("name", SIGNALS)

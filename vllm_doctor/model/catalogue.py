@@ -84,6 +84,8 @@ external_prefix_cache.hit_rate | ratio | hits of a KV connector
 mm_cache.hit_rate | ratio | hits of the multi-modal cache
 spec_decode.acceptance_rate | ratio | accepted of drafted tokens
 spec_decode.mean_length | tokens | mean acceptance length
+spec_decode.accepted_tokens | tokens | draft tokens accepted in the last interval
+spec_decode.drafted_tokens | tokens | draft tokens proposed in the last interval
 step.context_requests | count | prefilling requests in one engine step (iteration details)
 step.context_tokens | tokens | prompt tokens in one engine step
 step.generation_requests | count | decoding requests in one engine step
@@ -105,6 +107,19 @@ startup.free_below_budget | count | free memory at start is less than the budget
 startup.memory_changed | count | memory was released by others while vLLM profiled
 startup.sampler_oom | count | out of memory while warming up the sampler or pooler
 startup.weights_oom | count | out of memory while loading weights, as vLLM says it
+startup.port_in_use | count | the address that the server shall listen on is taken
+startup.rendezvous_port_in_use | count | a port by which vLLM's own processes meet is taken
+startup.model_missing | count | no model of that name: neither a folder nor a repository
+startup.model_forbidden | count | the model's licence was not accepted, or the token is missing or wrong
+startup.model_unreachable | count | the hub cannot be reached, and the cache is not complete
+startup.weights_missing | count | the folder holds no weights, or files that are not whole
+startup.length_above_model | count | max_model_len is above what the model's config allows
+startup.config_rejected | count | vLLM's own check refuses the combination of options
+startup.options_conflict | count | two options, or an option and the model, contradict each other
+startup.too_few_gpus | count | more GPUs are asked for than there are
+startup.unsupported | count | this GPU, model or quantization is not supported by this version
+startup.driver_unusable | count | the driver is too old for the CUDA version, or does not fit its libraries
+dependency.missing | count | a module, library, compiler or header is missing or does not fit
 oom | count | a device allocation failed
 engine.fatal_error | count | the engine core reports an exception of its own
 engine.died | count | a monitor saw the engine process gone
@@ -113,6 +128,10 @@ worker.died | count | a monitor saw a worker process gone
 worker.silent | count | a process has waited a minute for the message queue of another (normal while compiling)
 engine.timeout | count | a call to the engine or a worker was not answered in time
 comm.failed | count | NCCL or the process group reports an error or a timeout
+gpu.fault | count | CUDA or NVML reports a failure of the device itself
+gpu.launch_failure | count | a kernel failed without a reason: its own bug, or the device
+ray.worker_lost | count | Ray found a worker process gone and lists possible reasons
+supervisor.restarting | count | Kubernetes, Docker or systemd restarts the server again and again
 exception | count | the last line of a traceback
 scheduler.dump | count | what the engine was executing when it failed
 scheduler.preempted | count | V0: a preemption warning (only the 1st, 51st, 101st ...)
@@ -128,6 +147,8 @@ process.killed | count | a shell or supervisor reports a killed process
 process.crashed | count | a segmentation fault, bus error or abort, as the process or its shell reports it
 kernel.segfault | count | the kernel reports a segmentation fault
 kernel.oom_kill | count | the kernel's out-of-memory killer
+kernel.gpu_fault | count | the driver reports a failure of a GPU or its links (Xid 48, 64, 74, 79, 94, 95 and the like)
+kernel.gpu_application_fault | count | the driver reports a fault of a program on a GPU (Xid 13, 31, 43, 45 and the like)
 """
 
 _ATTRIBUTES = """
@@ -177,6 +198,12 @@ shutdown.requested.signal | text | SIGTERM, SIGINT
 shutdown.requested.mode | text | abort or drain
 shutdown.requested.timeout | s | time that in-flight requests get
 startup.options_rejected.message | text | what is wrong with the options
+startup.length_above_model.requested | tokens | max_model_len as asked for
+startup.length_above_model.derived | tokens | the most that the model's config allows
+startup.too_few_gpus.needed | count | GPUs asked for
+startup.too_few_gpus.available | count | GPUs that there are
+kernel.gpu_fault.xid | count | the driver's code
+kernel.gpu_application_fault.xid | count | the driver's code
 process.killed.exit_code | count | 137 is SIGKILL
 process.killed.reason | text | such as OOMKilled
 kernel.segfault.process | text | process name, cut to 15 characters
@@ -299,6 +326,14 @@ prefix_cache.hit_ratio | ratio | hits of queries in the window
 load.samples | count | samples with running requests, or intervals in which requests finished
 load.span | s | from the first to the last observation of the run
 errors.share | ratio | HTTP responses of 4xx and 5xx, of all (counters, else access lines)
+errors.client_share | ratio | HTTP responses of 4xx, of all (counters, else access lines of POST requests)
+errors.client_count | count | HTTP responses of 4xx
+requests.rejected.share | ratio | requests refused by a queue limit, of those refused and finished
+requests.starved.samples | count | samples in which requests waited while none ran
+spec_decode.acceptance | ratio | accepted of drafted tokens in the window
+spec_decode.drafted_seen | tokens | draft tokens proposed in the window
+engine.stall.span | s | longest time for which requests ran and no token came, prompt or output (scrapes)
+engine.stall.waiting | count | requests that waited at the end of that time
 errors.visible | count | 1 where errors would have shown: a server log, or HTTP status counters
 requests.aborted_share | ratio | aborted of received requests, where request logging is on
 """
@@ -319,6 +354,21 @@ oom.startup.count | count | device allocations that failed before that
 oom.capture.count | count | device allocations that failed while CUDA graphs were captured
 oom.step_to_budget | ratio | tokens of the step that failed, of max_num_batched_tokens
 oom.headroom | bytes | device memory outside vLLM's budget
+oom.weights.count | count | device allocations that failed while weights were loaded
+oom.profile.count | count | device allocations that failed in the profile run
+oom.sampler.count | count | device allocations that failed in the sampler or in computing logits
+oom.encoder.count | count | device allocations that failed in a multi-modal encoder
+oom.forward.count | count | device allocations that failed in the forward pass of a serving step
+oom.host.count | count | allocations of host memory that failed
+dependency.fatal.count | count | missing things after which nothing else was raised, on a server that failed
+host.oom_kills | count | processes of vLLM, Python or Ray that the kernel killed for lack of host memory
+host.memory_limit.count | count | processes that a container limit or Ray's memory monitor ended for lack of host memory
+startup.served | count | 1 where the server began to serve, 0 where no line says so
+run.crashed | count | 1 where the run ended in a failure
+runs.failed_alike | count | lives of the server that ended in the same failure, this last one included
+engine.stall.silent | count | waits of a minute for another process while requests ran and no token came any more
+engine.step_timeout.count | count | engine steps that were not answered in time
+gpu.failing | count | GPUs that the tool shows as lost, or whose readings are ERR!
 engine.killed.count | count | engine or worker processes whose exit code says SIGKILL
 engine.exception.count | count | Python exceptions of the engine or a worker before its death
 shutdown.before_failure | count | 1 where a stop was asked for before anything failed, 0 where the failure came first

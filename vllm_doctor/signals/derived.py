@@ -244,6 +244,74 @@ def errors_share(c: Context) -> Value:
     return Unknown("no-finished-requests") if total <= 0 else Known((counts[1] + counts[2]) / total, refs, int(total))
 
 
+def errors_client_share(c: Context) -> Value:
+    """Responses of status 4xx over all: requests that the server refused as they were."""
+    count, total = _client_errors(c)
+    return (
+        count if isinstance(count, Unknown) else Unknown("no-finished-requests") if total <= 0 else Known(count.value / total, count.refs, int(total))
+    )
+
+
+def errors_client_count(c: Context) -> Value:
+    return _client_errors(c)[0]
+
+
+def _client_errors(c: Context) -> tuple[Value, float]:
+    """(responses of status 4xx, all responses). The access lines of POST requests come first: scrapes and probes are not among them."""
+    logged = [c.run.counts.get(f"http.inference.{status}") for status in ("2xx", "4xx", "5xx")]
+    if any(logged):
+        refused = c.run.counts.get("http.responses.4xx")
+        refs = tuple(r for r in (refused.first, refused.last) if r) if refused and refused.first else ()
+        return Known(float(logged[1].count) if logged[1] else 0.0, refs), float(sum(n.count for n in logged if n))
+    grown = [c.other(f"http.{status}.delta") for status in ("2xx", "4xx", "5xx")]
+    if all(isinstance(v, Unknown) for v in grown):
+        return Unknown("access-log"), 0.0
+    counts = [v.value if isinstance(v, Known) else 0.0 for v in grown]
+    refused_refs = grown[1].refs if isinstance(grown[1], Known) else ()
+    return Known(counts[1], refused_refs), sum(counts)
+
+
+def rejected_share(c: Context) -> Value:
+    rejected, finished = c.other("requests.rejected.delta"), c.other("requests.finished.delta")
+    if isinstance(rejected, Unknown) or isinstance(finished, Unknown):
+        return rejected if isinstance(rejected, Unknown) else finished
+    total = rejected.value + finished.value
+    return Unknown("no-finished-requests") if total <= 0 else Known(rejected.value / total, rejected.refs, int(total))
+
+
+def starved_samples(c: Context) -> Value:
+    """Samples in which requests waited for a place in the batch while none ran. Those that wait for something else (a grammar, a
+    transfer) are left out where the version tells them apart."""
+    running, waiting, deferred = c.buckets("requests.running"), c.buckets("requests.waiting"), c.buckets("requests.deferred")
+    slots = sorted(set(running) & set(waiting))
+    if not slots:
+        return Unknown("stats-lines")
+    found = [s for s in slots if running[s].max.value == 0 and waiting[s].min.value > (deferred[s].max.value if s in deferred else 0.0)]
+    refs = tuple(dict.fromkeys(waiting[s].last.ref for s in (found[:1] + found[-1:])))
+    return Known(float(len(found)), refs, len(slots))
+
+
+def _drafts(c: Context) -> tuple[float, float, tuple[Ref, ...]] | None:
+    """(accepted, drafted tokens, lines) of the window, from counters or from the log's lines."""
+    accepted, drafted = c.other("spec_decode.accepted.delta"), c.other("spec_decode.drafted.delta")
+    if isinstance(accepted, Known) and isinstance(drafted, Known):
+        return accepted.value, drafted.value, drafted.refs
+    points = [inside(c.series(f"spec_decode.{n}_tokens"), c.window.start, c.window.end) for n in ("accepted", "drafted")]
+    if not points[1]:
+        return None
+    return sum(p.value for p in points[0]), sum(p.value for p in points[1]), tuple(p.ref for p in points[1][-2:])
+
+
+def spec_acceptance(c: Context) -> Value:
+    found = _drafts(c)
+    return Unknown("spec-decode-lines") if found is None or found[1] <= 0 else Known(found[0] / found[1], found[2])
+
+
+def spec_drafted(c: Context) -> Value:
+    found = _drafts(c)
+    return Unknown("spec-decode-lines") if found is None else Known(found[1], found[2])
+
+
 def errors_visible(c: Context) -> Value:
     """Errors would have shown in a server log, or in the status counters of the HTTP server."""
     counters = {name for s in c.scrapes() for name, _ in s.counters}
@@ -278,6 +346,12 @@ FUNCTIONS: dict[str, Callable[[Context], Value]] = {
     "load.samples": load_samples,
     "load.span": load_span,
     "errors.share": errors_share,
+    "errors.client_share": errors_client_share,
+    "errors.client_count": errors_client_count,
     "errors.visible": errors_visible,
+    "requests.rejected.share": rejected_share,
+    "requests.starved.samples": starved_samples,
+    "spec_decode.acceptance": spec_acceptance,
+    "spec_decode.drafted_seen": spec_drafted,
     "requests.aborted_share": aborted_share,
 }

@@ -1,7 +1,7 @@
 """The one place that answers "what is signal X over (run, engine, window)?".
 
 Families (aggregates of samples, deltas of counters, quantiles of histograms, counts and attributes of events, facts) are
-answered by their shape; everything else has a function in `derived` or `run_wide`. A test keeps the catalogue and the functions equal.
+answered by their shape; everything else has a function in `derived`, `run_wide` or `failures`. A test keeps the catalogue and the functions equal.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from ..model.case import Case, Known, Run, Unknown, Value, Window
 from ..model.catalogue import COUNTERS, HISTOGRAMS, OBSERVATIONS, SIGNALS
 from ..model.observations import Event
 from ..ruleset.schema import Flag
-from . import derived, run_wide, samples, scrapes
+from . import derived, failures, run_wide, samples, scrapes
 from .context import Context
 
 
@@ -38,6 +38,8 @@ class Evaluator:
         declared = SIGNALS[name]
         if name in run_wide.FUNCTIONS:
             return run_wide.FUNCTIONS[name](context)
+        if name in failures.FUNCTIONS:
+            return failures.FUNCTIONS[name](context)
         if name in derived.FUNCTIONS:
             return derived.FUNCTIONS[name](context)
         if name in OBSERVATIONS and OBSERVATIONS[name].kind == "fact":

@@ -12,7 +12,7 @@ from ..versions import generation, satisfies
 from .context import Context
 
 DEATHS = ("engine.died", "worker.died", "engine.dead_error")
-FAILURES = (*DEATHS, "engine.fatal_error", "startup.failed", "oom", *STARTUP_FAILURES)
+FAILURES = (*DEATHS, "engine.fatal_error", "startup.failed", "oom", "gpu.fault", "comm.failed", *STARTUP_FAILURES)
 SECONDARY = ("EngineDead", "EngineGenerate", "CancelledError", "MQEngineDead", "AsyncEngineDead", "SystemExit", "KeyboardInterrupt")
 """Exceptions that follow a death or a stop; they are never its cause (facts of vLLM's own captures: one per open stream)."""
 SIGKILL_CODES = (-9, 137)
@@ -195,14 +195,6 @@ def oom_startup(c: Context) -> Value:
     return _oom_count(False, c)
 
 
-def oom_capture(c: Context) -> Value:
-    """Failures in the capture phase, by the frames of their traceback or by the last line before them about capturing."""
-    if not c.run.has_log:
-        return Unknown("server-log")
-    found = [e.ref for e in c.run.events_of("oom") if e.values.get("oom.phase") == "graphs"]
-    return Known(float(len(found)), tuple(found[:3]))
-
-
 def oom_step_to_budget(c: Context) -> Value:
     """Tokens of the step that vLLM dumped when it failed, over the token budget."""
     budget = c.other("scheduler.token_budget")
@@ -354,7 +346,6 @@ FUNCTIONS: dict[str, Callable[[Context], Value]] = {
     "oom.foreign": oom_foreign,
     "oom.serving.count": oom_serving,
     "oom.startup.count": oom_startup,
-    "oom.capture.count": oom_capture,
     "oom.step_to_budget": oom_step_to_budget,
     "oom.headroom": oom_headroom,
     "engine.killed.count": killed_count,

@@ -147,6 +147,7 @@ CLEANED = [
     ("postgresql://vllm:p4ss@db.prod.corp:5432/usage", "postgresql://***@host-1:5432/usage"),
     ("node7-a at 10.1.2.3, then 10.1.2.4 and 10.1.2.3 again", "node7-a at ip-1, then ip-2 and ip-1 again"),
     ("alice@gpu-7:~$ cat /home/alice/x.log # on gpu-7", "user-1@host-1:~$ cat /home/user-1/x.log # on host-1"),
+    ("Nov 30 13:54:03 gpu-7 kernel: oom; see logs/gpu-7.log", "Nov 30 13:54:03 host-1 kernel: oom; see logs/host-1.log"),
     ("密码：hunter2secret", "密码：***"),
     ("prompt: 'a\\'b', params: SamplingParams(n=1)", "prompt: '***', params: SamplingParams(n=1)"),
     ('{"log":"prompt: \\"say \\\\\\"hi\\\\\\" now\\", params: X"}', '{"log":"prompt: \\"***\\", params: X"}'),

@@ -124,7 +124,11 @@ class Masks:
             return name
         if (address := _V4.re.fullmatch(name)) is not None:
             return self._v4(address)
-        if low in _PUBLIC or any(low.startswith(p) and low.removeprefix(p) in _PUBLIC for p in _PREFIXES):
+        if (
+            low in _PUBLIC
+            or low.endswith((".readthedocs.io", ".github.io"))
+            or any(low.startswith(p) and low.removeprefix(p) in _PUBLIC for p in _PREFIXES)
+        ):
             return name
         if low not in self.hosts:
             short = low.partition(".")[0]
@@ -180,5 +184,10 @@ class Masks:
     def _known_host(self, match: re.Match[str]) -> str:
         word = match[0]
         bare = word.rstrip(".-_")
-        mask = self.hosts.get(bare.lower()) if len(bare) > 3 and re.search(r"[\d.-]", bare) else None
+        if len(bare) < 4 or not re.search(r"[\d.-]", bare):
+            return word
+        low = bare.lower()
+        if low not in self.hosts and low.endswith((".log", ".txt", ".out")):
+            bare, low = bare[:-4], low[:-4]  # a file that is called after its host
+        mask = self.hosts.get(low)
         return mask + word[len(bare) :] if mask else word

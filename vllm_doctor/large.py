@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +52,6 @@ class Folded(Struct):
 class _Way(Struct):
     """How the blocks of a source are read: its first block decides. `clocks` grows where an origin appears later."""
 
-    name: str
     hint: float | None
     wrappers: tuple[str, ...]
     clocks: dict[str, Clock]
@@ -62,37 +62,39 @@ def read(source: Source, hint: float | None, formats: list[Format], issues: list
     that is an issue, like anything that keeps the source from being read to its end."""
     result = Folded()
     way: _Way | None = None
-    file = _File(source.path, source.size) if source.path is not None and not source.packing else None
-    for block in blocks.blocks(source.blocks(issues)) if file is None else file.blocks(0, source.size, issues, source.name):
+    for block in _blocks(source, 0, source.size, issues) if source.plain else blocks.blocks(source.blocks(issues)):
         if way is None:
             result.kind = framing.sniff(block[: framing.SNIFFED])
             if result.kind not in ("server_log", "kernel", "prose"):
                 issues.append(Issue("large-input", "{name} is too large to be read as {kind}.", {"name": source.name, "kind": result.kind}))
                 result.size = len(block)
                 return result
-            way = _way(source.name, block, hint, file)
-            if file is not None and _in_workers(file, way, formats, result, issues, progress):
+            way = _way(source, block, hint)
+            if _in_workers(source, way, formats, result, issues, progress):
                 break
-        _add(result, block, way, formats)
+        _add(result, source.name, block, way, formats)
         if progress:
             progress(source.name, result.size, max(result.size, source.size))
     return result
 
 
-def _way(name: str, block: bytes, hint: float | None, file: _File | None) -> _Way:
+def _way(source: Source, block: bytes, hint: float | None) -> _Way:
     wrapping = tuple(w.name for w in wrappers_of(block))
-    known = {} if wrapping or file is None else {"": clock(block[:EDGE] + file.end(EDGE), hint)}
-    return _Way(name, hint, wrapping, known)
+    known = {}
+    if not wrapping and source.plain:
+        with suppress(OSError):  # the block's own stamps will do
+            known[""] = clock(block[:EDGE] + source.part(max(0, source.size - EDGE), source.size), hint)
+    return _Way(hint, wrapping, known)
 
 
-def _add(result: Folded, block: bytes, way: _Way, formats: list[Format]) -> None:
+def _add(result: Folded, name: str, block: bytes, way: _Way, formats: list[Format]) -> None:
     """Folds one more block."""
     wrapping = tuple(w for w in wrappers.WRAPPERS if w.name in way.wrappers)
-    for stream in streams(framing.Segment("server_log", way.name, result.lines + 1, block), wrapping):
+    for stream in streams(framing.Segment("server_log", name, result.lines + 1, block), wrapping):
         if stream.origin not in way.clocks:
             way.clocks[stream.origin] = clock(stream.data, way.hint)
         so_far = result.tallies.get(stream.origin, StreamTally())
-        tally = fold(stream.data, way.name, way.clocks[stream.origin], formats, stream.lines, stream.stamps, so_far.first + so_far.lines)
+        tally = fold(stream.data, name, way.clocks[stream.origin], formats, stream.lines, stream.stamps, so_far.first + so_far.lines)
         result.tallies[stream.origin] = so_far.merge(tally)
         if stream.utc_offset is not None:
             result.zones[stream.origin] = stream.utc_offset
@@ -115,53 +117,38 @@ def _join(result: Folded, share: Folded) -> None:
 # plain files
 
 
-class _File(Struct, frozen=True):
-    """A file that is not packed. `size` is what it held when it was found: a log that grows is read up to there."""
+def _boundary(source: Source, position: int) -> int:
+    """The first record boundary at or after `position`. Raises OSError."""
+    start = max(0, position - blocks.WINDOW)
+    around = source.part(start, min(source.size, position + blocks.REACH + blocks.WINDOW))
+    at = blocks.boundary(around, position - start)
+    return start + at if at < len(around) else source.size
 
-    path: str
-    size: int
 
-    def part(self, start: int, end: int) -> bytes:
-        """Its bytes from `start` to `end`, fewer where it has become shorter. Raises OSError."""
-        with open(self.path, "rb", buffering=0) as opened:
-            opened.seek(start)
-            return opened.read(end - start)
-
-    def end(self, size: int) -> bytes:
+def _blocks(source: Source, start: int, end: int, issues: list[Issue]) -> Iterator[bytes]:
+    """The stretch between two boundaries in blocks that end at boundaries. A log that grows is read up to where it ended when found."""
+    at = start
+    while at < end:
         try:
-            return self.part(max(0, self.size - size), self.size)
-        except OSError:
-            return b""
+            after = _boundary(source, at + blocks.BLOCK) if at + blocks.BLOCK < end else end
+            block = source.part(at, after)
+        except OSError as error:
+            values: dict[str, Scalar] = {"name": source.name, "bytes": at, "reason": error.strerror or str(error)}
+            issues.append(Issue("source.damaged", "{name} cannot be read any further after {bytes} bytes: {reason}", values))
+            return
+        if not block:
+            return
+        yield block
+        at = after
 
-    def boundary(self, position: int) -> int:
-        """The first record boundary at or after `position`."""
-        start = max(0, position - blocks.WINDOW)
-        around = self.part(start, min(self.size, position + blocks.REACH + blocks.WINDOW))
-        at = blocks.boundary(around, position - start)
-        return start + at if at < len(around) else self.size
 
-    def blocks(self, start: int, end: int, issues: list[Issue], name: str) -> Iterator[bytes]:
-        """The stretch between two boundaries in blocks that end at boundaries."""
-        at = start
-        while at < end:
-            try:
-                after = self.boundary(at + blocks.BLOCK) if at + blocks.BLOCK < end else end
-                block = self.part(at, after)
-            except OSError as error:
-                values: dict[str, Scalar] = {"name": name, "bytes": at, "reason": error.strerror or str(error)}
-                issues.append(Issue("source.damaged", "{name} cannot be read any further after {bytes} bytes: {reason}", values))
-                return
-            if not block:
-                return
-            yield block
-            at = after
-
-    def shares(self) -> list[tuple[int, int]]:
-        cuts = [0]
-        while cuts[-1] < self.size:
-            wanted = cuts[-1] + SHARE
-            cuts.append(self.boundary(wanted) if wanted < self.size else self.size)
-        return list(pairwise(cuts))
+def _shares(source: Source) -> list[tuple[int, int]]:
+    """What the workers get: stretches of about `SHARE` bytes between boundaries. Raises OSError."""
+    cuts = [0]
+    while cuts[-1] < source.size:
+        wanted = cuts[-1] + SHARE
+        cuts.append(_boundary(source, wanted) if wanted < source.size else source.size)
+    return list(pairwise(cuts))
 
 
 # worker processes
@@ -174,18 +161,18 @@ def _begin(formats: list[Format]) -> None:
     _FORMATS[:] = formats
 
 
-def _fold_share(file: _File, way: _Way, start: int, end: int) -> tuple[Folded, list[Issue]]:
+def _fold_share(source: Source, way: _Way, start: int, end: int) -> tuple[Folded, list[Issue]]:
     """In a worker: everything between two boundaries of a file, lines counting from 1."""
     result, issues = Folded(), list[Issue]()
-    for block in file.blocks(start, end, issues, way.name):
-        _add(result, block, way, _FORMATS)
+    for block in _blocks(source, start, end, issues):
+        _add(result, source.name, block, way, _FORMATS)
     return result, issues
 
 
-def _in_workers(file: _File, way: _Way, formats: list[Format], result: Folded, issues: list[Issue], progress: Progress | None) -> bool:
+def _in_workers(source: Source, way: _Way, formats: list[Format], result: Folded, issues: list[Issue], progress: Progress | None) -> bool:
     """Folds a large file in worker processes; False where it is too small, there is one core, or no process can be started here."""
     count, context = min(WORKERS, _cores()), _context()
-    if file.size < PARALLEL_FROM or count < 2 or context is None:
+    if not source.plain or source.size < PARALLEL_FROM or count < 2 or context is None:
         return False
     import multiprocessing
     from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
@@ -193,11 +180,11 @@ def _in_workers(file: _File, way: _Way, formats: list[Format], result: Folded, i
     whole, found = Folded(kind=result.kind), list[Issue]()
     try:
         with ProcessPoolExecutor(count, multiprocessing.get_context(context), _begin, (formats,)) as pool:
-            for share, more in pool.map(_fold_share, *zip(*((file, way, a, b) for a, b in file.shares()), strict=True)):
+            for share, more in pool.map(_fold_share, *zip(*((source, way, a, b) for a, b in _shares(source)), strict=True)):
                 _join(whole, share)
                 found += more
                 if progress:
-                    progress(way.name, whole.size, max(whole.size, file.size))
+                    progress(source.name, whole.size, max(whole.size, source.size))
     except (OSError, BrokenExecutor):  # no more processes, no shared memory, a worker that was killed
         return False
     result.tallies, result.zones, result.lines, result.size = whole.tallies, whole.zones, whole.lines, whole.size

@@ -10,7 +10,8 @@ about that clock; `assemble` moves streams onto one axis where it can.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import repeat
+from operator import gt
 from typing import TypeVar
 
 from msgspec import Struct, field, structs
@@ -165,6 +166,15 @@ class Series(Struct, frozen=True):
         """The series of several values that were sampled at the same times; `ref(i)` is the line of row `i`.
 
         The same as `of` for each column, but a Point and its Ref are made only where a bucket keeps them."""
+        if any(map(gt, times, times[1:])):
+            refs = list(map(ref, range(len(times))))
+            return {key: Series.of(map(Point, values, times, refs)) for key, values in columns.items()}
+        slots = [int(time // 1) for time in times]
+        exponent = _exponent(slots[0], slots[-1])
+        slots = [slot >> exponent for slot in slots]
+        if len(set(slots)) == len(slots):  # each has a bucket of its own
+            refs = list(map(ref, range(len(times))))
+            return {key: Series(_single(slots, list(map(Point, values, times, refs))), exponent) for key, values in columns.items()}
         lines: dict[int, Ref] = {}
 
         def point(row: int, value: float) -> Point:
@@ -173,11 +183,6 @@ class Series(Struct, frozen=True):
                 line = lines[row] = ref(row)
             return Point(value, times[row], line)
 
-        if any(later < earlier for earlier, later in pairwise(times)):
-            return {key: Series.of(point(row, value) for row, value in enumerate(values)) for key, values in columns.items()}
-        slots = [int(time // 1) for time in times]
-        exponent = _exponent(slots[0], slots[-1])
-        slots = [slot >> exponent for slot in slots]
         starts = [row for row, slot in enumerate(slots) if not row or slot != slots[row - 1]]
         ends = [*starts[1:], len(slots)]
         result = {}
@@ -257,6 +262,12 @@ class Series(Struct, frozen=True):
     @property
     def count(self) -> int:
         return sum(bucket.count for bucket in self.buckets.values())
+
+
+def _single(slots: Iterable[int], points: Sequence[Point]) -> dict[int, Bucket]:
+    """Buckets that hold one point each."""
+    totals = (round(point.value * SUM_UNIT) for point in points)
+    return dict(zip(slots, map(Bucket, points, points, points, points, totals, repeat(1)), strict=False))
 
 
 def _exponent(first: int, last: int) -> int:

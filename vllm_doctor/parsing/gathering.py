@@ -77,7 +77,7 @@ class Gathering:
     def mark(self, kind: str, offset: int) -> None:
         """One more event of a kind that has been seen often, by an offset in its line."""
         self.count[kind] += 1
-        self.last[kind].append(offset)
+        self.last.setdefault(kind, deque(maxlen=EVENTS_KEPT)).append(offset)
 
     def fact(self, seen: Seen) -> None:
         assert not isinstance(seen.value, dict)

@@ -41,8 +41,8 @@ MAX_LINE = 2**20
 """Bytes of one line that are decoded."""
 MAX_PATH = 4096
 """Bytes of a request's path in an access line."""
-MANY = 2 * EVENTS_KEPT
-"""Events of a kind after which further ones are only counted until they turn out to be among the last."""
+MANY = EVENTS_KEPT
+"""Exceptions after which further ones are only counted until they turn out to be among the last."""
 MAX_ENGINE = 4095
 MAX_CONTEXT = 400
 """Characters kept of a neighbouring line."""
@@ -196,19 +196,31 @@ class _Fold:
                 continue
             kind = self.table.marks.get(index)
             if kind is not None:
-                marked = set(filter(self._behind_head, offsets))
-                self.marked[kind] = sorted(marked.union(self.marked.get(kind, ())))
-                offsets = [offset for offset in offsets if offset not in marked]
+                marked, offsets = self._behind_heads(offsets)
+                self.marked[kind] = sorted(self.marked.get(kind, []) + marked)
             hits += [(offset, index) for offset in offsets]
         hits.sort()
         return hits
 
-    def _behind_head(self, offset: int) -> bool:
-        """Whether a line's message begins at an offset, right behind a head of the usual form."""
-        if self.data[offset - 2 : offset] != b"] ":
-            return False
-        head = _HEAD.match(self.data, self.data.rfind(b"\n", max(0, offset - MAX_HEAD), offset) + 1)
-        return head is not None and head.end() == offset
+    def _behind_heads(self, offsets: list[int]) -> tuple[list[int], list[int]]:
+        """Offsets where a line's message begins, right behind a head of the usual form, and the others. Heads of one process differ in
+        their stamps only, so that most need no more than two comparisons."""
+        data = self.data
+        behind: list[int] = []
+        others: list[int] = []
+        before, size, place = b"\0", 0, b""
+        for offset in offsets:
+            if data.startswith(place, offset - len(place)) and data.startswith(before, offset - size):
+                behind.append(offset)
+                continue
+            begin = data.rfind(b"\n", max(0, offset - MAX_HEAD), offset) + 1
+            head = _HEAD.match(data, begin)
+            if head is None or head.end() != offset:
+                others.append(offset)
+                continue
+            behind.append(offset)
+            before, size, place = data[begin - 1 : head.start(4)], offset - begin + 1, data[head.end(4) : offset]
+        return behind, others
 
     def _expect(self, raised_at: int, hits: list[tuple[int, int]], i: int) -> None:
         """Sees to it that the line that ends a traceback is read: most hold a literal that says so."""
@@ -243,7 +255,8 @@ class _Fold:
         return time
 
     def _row_ref(self, row: Row) -> Ref:
-        return Ref(self.source, self._original(row.line), lines.text_of(self.data[row.begin : row.end])[: lines.MAX_TEXT])
+        text = self.data[row.begin : row.end].decode()  # what the form allows is ASCII, and short
+        return Ref(self.source, self._original(row.line), lines.plain(text) if self.coloured else text)
 
     def _one_more_exception(self, begin: int, end: int) -> bool:
         """Counts the end of a traceback whose like have been seen often; what it says is read when it turns out to be one of the last."""

@@ -56,6 +56,18 @@ class Source(Struct, frozen=True):
             values: dict[str, Scalar] = {"bytes": total} if total else {}
             collected.append(issue(self.name, "source.damaged", message, reason=reason(error), **values))
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is a file that holds its bytes as they are, so that any part of it can be read alone."""
+        return self.path is not None and not self.packing
+
+    def part(self, start: int, end: int) -> bytes:
+        """The bytes of a plain file from `start` to `end`, fewer where it has become shorter. Raises OSError."""
+        assert self.path is not None
+        with open(self.path, "rb", buffering=0) as stream:
+            stream.seek(start)
+            return stream.read(end - start)
+
     def content(self, issues: list[Issue] | None = None, limit: int | None = None) -> bytes:
         """All of it, or the first `limit` bytes."""
         parts: list[bytes] = []

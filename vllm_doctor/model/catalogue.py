@@ -329,6 +329,7 @@ errors.share | ratio | HTTP responses of 4xx and 5xx, of all (counters, else acc
 errors.client_share | ratio | HTTP responses of 4xx, of all (counters, else access lines of POST requests)
 errors.client_count | count | HTTP responses of 4xx
 requests.rejected.share | ratio | requests refused by a queue limit, of those refused and finished
+throughput.prompt.steadiness | ratio | least prompt throughput while requests waited, of the largest
 requests.starved.samples | count | samples in which requests waited while none ran
 spec_decode.acceptance | ratio | accepted of drafted tokens in the window
 spec_decode.drafted_seen | tokens | draft tokens proposed in the window

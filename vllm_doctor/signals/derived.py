@@ -291,6 +291,16 @@ def starved_samples(c: Context) -> Value:
     return Known(float(len(found)), refs, len(slots))
 
 
+def prompt_steadiness(c: Context) -> Value:
+    """Near 1 where prompts were computed without a pause while others waited; of three samples or more."""
+    low, high = c.other("throughput.prompt.min_while_waiting"), c.other("throughput.prompt.max_while_waiting")
+    if isinstance(low, Unknown) or isinstance(high, Unknown):
+        return low if isinstance(low, Unknown) else high
+    if low.samples < MIN_SAMPLES:
+        return Unknown("more-samples")
+    return Known(low.value / high.value if high.value > 0 else 0.0, (*low.refs, *high.refs), low.samples)
+
+
 def _drafts(c: Context) -> tuple[float, float, tuple[Ref, ...]] | None:
     """(accepted, drafted tokens, lines) of the window, from counters or from the log's lines."""
     accepted, drafted = c.other("spec_decode.accepted.delta"), c.other("spec_decode.drafted.delta")
@@ -350,6 +360,7 @@ FUNCTIONS: dict[str, Callable[[Context], Value]] = {
     "errors.client_count": errors_client_count,
     "errors.visible": errors_visible,
     "requests.rejected.share": rejected_share,
+    "throughput.prompt.steadiness": prompt_steadiness,
     "requests.starved.samples": starved_samples,
     "spec_decode.acceptance": spec_acceptance,
     "spec_decode.drafted_seen": spec_drafted,

@@ -6,6 +6,7 @@ process reads its own share of it, and the tallies merge in order.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from .sources import Source
 
 SHARE = 64 * 2**20
-"""Bytes that a worker folds before it hands its tallies over: few hand-overs, and no worker is waited for long."""
+"""Least bytes that a worker folds before it hands its tallies over."""
+SHARES = 2
+"""Shares of a worker: the fewer, the less is handed over; with several, no worker is waited for long."""
 PARALLEL_FROM = 256 * 2**20
 """Bytes from which on workers repay their start."""
 WORKERS = 8
@@ -142,11 +145,12 @@ def _blocks(source: Source, start: int, end: int, issues: list[Issue]) -> Iterat
         at = after
 
 
-def _shares(source: Source) -> list[tuple[int, int]]:
-    """What the workers get: stretches of about `SHARE` bytes between boundaries. Raises OSError."""
+def _shares(source: Source, workers: int) -> list[tuple[int, int]]:
+    """What the workers get: a few stretches each, between boundaries. Raises OSError."""
+    share = max(SHARE, math.ceil(source.size / (SHARES * workers)))
     cuts = [0]
     while cuts[-1] < source.size:
-        wanted = cuts[-1] + SHARE
+        wanted = cuts[-1] + share
         cuts.append(_boundary(source, wanted) if wanted < source.size else source.size)
     return list(pairwise(cuts))
 
@@ -180,7 +184,7 @@ def _in_workers(source: Source, way: _Way, formats: list[Format], result: Folded
     whole, found = Folded(kind=result.kind), list[Issue]()
     try:
         with ProcessPoolExecutor(count, multiprocessing.get_context(context), _begin, (formats,)) as pool:
-            for share, more in pool.map(_fold_share, *zip(*((source, way, a, b) for a, b in _shares(source)), strict=True)):
+            for share, more in pool.map(_fold_share, *zip(*((source, way, a, b) for a, b in _shares(source, count)), strict=True)):
                 _join(whole, share)
                 found += more
                 if progress:

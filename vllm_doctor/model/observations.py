@@ -226,6 +226,13 @@ class Series(Struct, frozen=True):
             return self
         return self._at(self.exponent + _exponent(next(iter(self.buckets)), next(reversed(self.buckets))))
 
+    def __reduce__(self) -> tuple[Callable[..., Series], tuple[object, ...]]:
+        """As columns while each bucket holds one sample: workers hand over many such series, and most of that is the number of objects."""
+        points = [bucket.first for bucket in self.buckets.values()]
+        if any(bucket.count > 1 for bucket in self.buckets.values()):
+            return Series, (self.buckets, self.exponent)
+        return _from_columns, (list(self.buckets), [p.value for p in points], [p.time for p in points], [p.ref for p in points], self.exponent)
+
     def shifted(self, seconds: float) -> Series:
         """The same samples on another clock."""
         if not seconds:
@@ -268,6 +275,10 @@ def _single(slots: Iterable[int], points: Sequence[Point]) -> dict[int, Bucket]:
     """Buckets that hold one point each."""
     totals = (round(point.value * SUM_UNIT) for point in points)
     return dict(zip(slots, map(Bucket, points, points, points, points, totals, repeat(1)), strict=False))
+
+
+def _from_columns(slots: list[int], values: list[float], times: list[float], refs: list[Ref], exponent: int) -> Series:
+    return Series(_single(slots, list(map(Point, values, times, refs))), exponent)
 
 
 def _exponent(first: int, last: int) -> int:

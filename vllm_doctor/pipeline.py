@@ -81,6 +81,7 @@ def analyze(
 def diagnose(case: Case, rules: RuleSet, language: str = "en", model: Model | None = None) -> Report:
     """Case to report, before redaction. `model` is the shape from a config.json; without it the model's name is looked up."""
     evaluator = Evaluator(case, rules.flags)
+    evaluator.memo["model"] = model
     judgements = judge(case, rules, evaluator)
     findings = ranked(judgements, rules)
     answer, missing = verdict(case, findings, evaluator)

@@ -183,7 +183,7 @@ def test_chunked_prefill_is_advised_to_v0_below_32k_only() -> None:
     def told(version: str, generation: str, length: int) -> bool:
         run = server(version, facts={**CARD, "config.max-model-len": length}, events=SHORT, generation=generation)
         case, evaluator = case_of(run)
-        return "enable-chunked-prefill" in {a.remedy for a in advise(case, finding("startup-kv-too-small"), RULES, evaluator)}
+        return "chunked-profile" in {a.remedy for a in advise(case, finding("startup-kv-too-small"), RULES, evaluator)}
 
     assert [told("0.8.5", "V0", 32768), told("0.8.5", "V0", 65536), told("0.8.5", "V1", 32768), told("0.3.3", "V0", 8192)] == [
         True,

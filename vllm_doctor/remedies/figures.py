@@ -13,6 +13,7 @@ from ..capacity.observed import option, whole
 from ..model.case import Case, Known, Run, Window
 from ..model.judgement import Judgement
 from ..ruleset.load import load_knowledge
+from ..ruleset.schema import Model
 from ..signals.evaluate import Evaluator
 from ..signals.windows import windows
 from ..versions import generation, parse
@@ -86,7 +87,8 @@ def account(case: Case, run: Run, evaluator: Evaluator) -> Ledger | None:
     key = ("ledger", run.id)
     if key not in evaluator.memo:
         speaks = any(f.name.startswith(("memory.", "kv_cache.")) for f in run.facts)
-        evaluator.memo[key] = ledger(run, case, load_knowledge()) if speaks else None
+        shape = evaluator.memo.get("model")  # from a config.json, where one was given
+        evaluator.memo[key] = ledger(run, case, load_knowledge(), shape if isinstance(shape, Model) else None) if speaks else None
     found = evaluator.memo[key]
     assert found is None or isinstance(found, Ledger)
     return found

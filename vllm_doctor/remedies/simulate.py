@@ -121,7 +121,7 @@ def quantities(f: Figures) -> dict[str, float]:
     put("request.max_length", f.max_len)
     put("request.max_tokens", f.longest_output)
     if f.total is not None and f.utilization is not None and f.device != "cpu":
-        put("memory.outside_budget", float(round(f.total * (1 - f.utilization))))
+        put("memory.outside_budget", float(round(max(0.0, f.total * (1 - f.utilization)))))
     if f.oom_requested is not None and f.oom_free is not None:
         put("memory.oom_shortfall", float(round(max(0.0, f.oom_requested - f.oom_free))))
     put("memory.reserved_unused", f.reserved)
@@ -204,7 +204,7 @@ def _slots(f: Figures, m: Move) -> Figures:
 
 
 def _max_len(f: Figures, m: Move) -> Figures:
-    return structs.replace(f, max_len=m.number)
+    return f if m.number is None else structs.replace(f, max_len=m.number)  # `auto` is whatever vLLM finds
 
 
 def _token_budget(f: Figures, m: Move) -> Pair:

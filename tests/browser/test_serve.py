@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -154,17 +155,25 @@ def test_nothing_and_too_much_are_said_on_the_page(visit: Visit) -> None:
     assert (page.url, visit.faults()) == (visit.server.address + "/", [])
 
 
+NOTED = """sessionStorage.seen = ""; new MutationObserver(() => {
+    const state = [document.getElementById("status").textContent, document.getElementById("go").disabled, !document.getElementById("progress").hidden];
+    sessionStorage.seen += JSON.stringify(state) + "\\n";
+}).observe(document.getElementById("status"), {childList: true})"""
+
+
 def test_progress_is_shown_while_a_report_is_made(visit: Visit) -> None:
     page = visit.open()
-    seen: list[str] = []
-    page.on("response", lambda r: seen.append(r.url) if "/progress/" in r.url and r.ok else None)
+    answered: list[bool] = []
+    page.on("response", lambda r: answered.append(r.ok) if "/progress/" in r.url else None)
     lines = LOG.splitlines(keepends=True)
     drop(page, {"long.log": "".join(lines[:40] + lines[40:200] * 200)})
+    page.evaluate(NOTED)
     page.click("#go")
-    expect(page.locator("#bar")).to_be_visible()
-    expect(page.locator("#go")).to_be_disabled()
     expect(page.locator("h1")).to_contain_text(ANSWER, timeout=60_000)
-    assert seen != []
+    seen = [json.loads(line) for line in page.evaluate("sessionStorage.seen").splitlines()]
+    assert seen[0] == ["Sending …", True, True]
+    assert True in answered
+    assert {text for text, _, _ in seen} & {"Analysing …", "Reading long.log …"}
 
 
 HOSTILE = [

@@ -7,7 +7,7 @@ import re
 from .spans import Lazy, words
 
 _MASKED = Lazy(r"(?:host|ip|mac|user|email)-\d+")
-_EMAIL = Lazy(r"(?<![\w.+-])[\w.+-]{1,64}@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.){1,8}[A-Za-z]{2,24}(?![\w-])")
+_EMAIL = Lazy(r"(?<![\w.+-])[\w.+-]{1,64}@(?:\w(?:[\w-]{0,62})\.){1,8}[^\W\d_]{2,24}(?![\w-])")
 _SHELL = Lazy(r"(?<![\w.@/:-])([a-z_][\w.-]{0,31})@([A-Za-z0-9][\w.-]{0,100})(?=:[~/]|:\s?\S{0,100}[$#]|\s[~/]|\])")
 _SSH = Lazy(r"\b((?:ssh|scp|rsync|sftp)\s(?:-\S{1,20}\s){0,4})([a-z_][\w.-]{0,31})@([A-Za-z0-9][\w.-]{0,100})")
 _HOME = Lazy(r"((?:/home|/Users|[A-Za-z]:\\{1,4}Users|[A-Za-z]:/Users)(?:/|\\{1,4}))([^/\\\s:\"'<>|;,)\]}]{1,64}(?: [^/\\\s:\"'<>|]{1,32}(?=\\))?)")
@@ -37,6 +37,7 @@ _CERTAIN = (
     (">1 ", Lazy(rf"(?m)^<\d{{1,3}}>1 \S{{1,40}} ({_HOST}) ")),
     ("NCCL", Lazy(rf"(?m)^({_HOST}):\d{{1,8}}:\d{{1,8}} \[\d{{1,2}}\] NCCL")),
     ("  ", Lazy(rf"(?m)^({_HOST})\s{{2,20}}[A-Z][a-z]{{2}} [A-Z][a-z]{{2}}\s{{1,2}}\d{{1,2}} \d\d:")),
+    ("\\\\", Lazy(rf"(?<![^\s\"'])\\\\({_HOST})(?=\\[\w$])")),
     ("JOB", Lazy(rf"\bJOB \d{{1,12}} ON ({_HOST})")),
     (": error: ", Lazy(rf"\b(?:srun|slurmstepd): error: ({_HOST}):")),
     ("", Lazy(rf"(?i)(?<![\w.])(?:host_?name|host|_HOSTNAME|nodename|node_?name|master[_-]?addr|head[_-]?node|fqdn|COMPUTERNAME){_TO}({_HOST})")),
@@ -48,7 +49,8 @@ _LIKELY = (
     (
         " ",
         Lazy(
-            r"(?i)\b(?:connect(?:ed|ing|ion)?(?: to| from)|listen(?:ing)? on|on node|on host|from host|to host|node|host)\s[\[('\"]{0,2}"
+            r"(?i)\b(?:connect(?:ed|ing|ion)?(?: to| from)(?: host| peer)?|reach(?:ing)?"
+            r"|listen(?:ing)? on|on node|on host|from host|to host|node|host)\s[\[('\"]{0,2}"
             rf"({_HOST})"
         ),
     ),

@@ -14,7 +14,7 @@ _TEXTS = (
     "system_prompt|negative_prompt|prompt_text|prompt_str|prompts?|generated_text|output_text|outputs?|completions?|texts?|contents?|input_text|input_value"
     "|inputs?|messages|documents?|question|instructions?|arguments|delta_text|decoded_token|reasoning(?:_content)?|refusal|raw_request|request_body|payload"
 )
-_NAMED = Lazy(rf"(?:(?<![\w-])|(?<=\\[nrt]))({_TEXTS})(?:\\{{0,15}}[\"'])?\s{{0,3}}[:=：]\s{{0,3}}", re.IGNORECASE)
+_NAMED = Lazy(rf"(?:(?<![\w-])|(?<=\\[nrt]))({_TEXTS})(?:(?:\\{{0,15}}[\"'])?\s{{0,3}}[:=：]\s{{0,3}}|(?<=prompt) (?=[\"']))", re.IGNORECASE)
 _TRIGGER = re.compile(
     r"prompt|output|generated|complet|text|content|input|messages|document|question|instruct|argum|delta|decoded|params:|reason|refusal|raw_req|request_b|payload",
     re.IGNORECASE,
@@ -24,7 +24,8 @@ NEAR = 2048
 _ONLY_QUOTED = frozenset({"text", "texts", "document", "question", "completion", "content", "reasoning", "instruction"})
 _FIELDS = ("[CompletionOutput", "[PoolingOutput", "[Sample", "['ipc:", "['tcp:", "['inproc:")
 _IDS = Lazy(
-    r"(?:(?<![\w-])|(?<=\\[nrt]))(\w{0,40}?token[_ ]ids|scheduled_spec_decode_tokens)(?:\\{0,15}[\"'])?\s{0,3}[:=：]\s{0,3}"
+    r"(?:(?<![\w-])|(?<=\\[nrt]))(\w{0,40}?token[_ ]ids|(?:(?:prompt|input|output|generated)_)?tokens|scheduled_spec_decode_tokens)"
+    r"(?:\\{0,15}[\"'])?\s{0,3}[:=：]\s{0,3}"
     r"(?:array\('\w', ?|tensor\(|deque\(|ConstantList\()?(?=[\[({])",
     re.IGNORECASE,
 )
@@ -32,6 +33,8 @@ _KNOWN_IDS = frozenset({"stop_token_ids", "eos_token_ids"})
 """Settings of a model, not what somebody wrote."""
 _REQUEST = Lazy(r"Received request|Generated response|Request \S{1,200} details")
 _BARE = Lazy(r"(?:prompt|output): ?(?=[^\s'\"\\*\[])", re.IGNORECASE)
+_SAID = Lazy(r"(?<=[Pp]rompt: )[^\W\d_]+ \S")
+"""Words, not a figure, after `prompt:` in a line that is not one of vLLM's."""
 _AFTER = Lazy(r"[\"'”’]?, ?(?:(?:sampling[ _])?params: ?|prompt[_ ]token|prompt_embeds|output_token|finish_reason|lora_request)", re.IGNORECASE)
 _TAIL = Lazy(r"[\"'], ?(?:sampling[ _])?params: ?(?:SamplingParams|PoolingParams|BeamSearch)\(")
 _CHAT = Lazy(
@@ -43,9 +46,9 @@ _IMAGE = Lazy(r"(data:[\w/+.-]{1,60};base64,)[A-Za-z0-9+/=_-]+")
 def without_prompts(text: str) -> str:
     """`text` with what people wrote and models answered masked. Names and settings around it stay."""
     if _TRIGGER.search(text):
-        if _REQUEST.re.search(text):
+        if "rompt: " in text or "utput: " in text:
             text = _request_lines(text)
-        elif (tail := _TAIL.re.search(text)) and "prompt:" not in text[: tail.start()]:
+        if (tail := _TAIL.re.search(text)) and "prompt:" not in text[: tail.start()]:
             text = mask(text[: tail.start()]) + text[tail.start() :]  # the line begins within a prompt
         text = _named_values(text)
     if "oken" in text or "OKEN" in text:
@@ -92,7 +95,9 @@ def _request_lines(text: str) -> str:
     while match := _BARE.re.search(text, at):
         at = match.end()
         limit = line_end(text, at)
-        if text.startswith(("None", "null"), at) or not _REQUEST.re.search(text, max(text.rfind("\n", 0, at), at - 400, 0), at):
+        if text.startswith(("None", "null", MASK), at):
+            continue
+        if not _REQUEST.re.search(text, max(text.rfind("\n", 0, at), at - 400, 0), at) and not _SAID.re.match(text, at):
             continue
         after = _AFTER.re.search(text, at, limit)
         end = after.start() if after else limit

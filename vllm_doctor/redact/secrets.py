@@ -13,9 +13,12 @@ from functools import lru_cache
 
 from .spans import MASK, Lazy, balanced_end, line_end, mask, opening_quote, quoted_end, words
 
-_TRIGGER = re.compile(r"key|token|secret|passw|passphrase|pwd|credential|auth|cookie|webhook|dsn|connection|[?&;]sig|密|令牌|口令", re.IGNORECASE)
+_TRIGGER = re.compile(
+    r"key|token|secret|passw|passphrase|pwd|credential|auth|cookie|webhook|dsn|connection|salt|[?&;]sig|密|令牌|口令", re.IGNORECASE
+)
 _NAME = re.compile(
-    r"(?:(?<![\w.-])|(?<=\\[nrt]))(?P<dashes>--?)?(?P<name>[A-Za-z_][\w.-]{1,127}|密码|口令|密钥|令牌)"
+    r"(?:(?<![\w.-])|(?<=\\[nrt]))(?P<dashes>--?)?(?P<name>(?:api|access|secret|API|Api|Access|Secret) [Kk]eys?"
+    r"|[A-Za-z_][\w.-]{1,127}|密码|口令|密钥|令牌)"
     r"(?P<sep>(?:\\{0,15}[\"'])?\]?\s{0,3}(?:=>|:=|[:=：])\s{0,3}(?:b(?=[\"']))?"
     r"|\\{0,15}[\"'],\s{0,3}b?(?=\\{0,15}[\"'])|[ \t]{1,3}|\n[ \t]{0,40}- | ?是 ?)"
 )
@@ -28,7 +31,7 @@ _OWNED_TOKENS = _OWNED_KEYS | words(
 )
 _ALWAYS = words(
     "password passwd passphrase passwort secret secrets apikey apikeys credential credentials authorization cookie webhook dsn "
-    "privatekey accesskey secretkey accountkey authtoken accesstoken sharedaccesskey 密码 口令 密钥 令牌"
+    "privatekey accesskey secretkey accountkey authtoken accesstoken sharedaccesskey salt 密码 口令 密钥 令牌"
 )
 _NOT_THE_SECRET = words(
     "file files path dir name names header headers ref refs env len length count counts ids limit budget type types endpoint enabled "
@@ -45,7 +48,7 @@ _KEY_HEAD = Lazy(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20}-----")
 _KEY_FOOT = Lazy(r"-----END [A-Z0-9 ]{0,40}-----")
 _LONGEST_KEY = 20_000
 _POD_VARIABLE = Lazy(r"(name:\s{0,3}[\"']?([\w.-]{2,100})[\"']?[ \t]{0,3}\n[ \t]{0,60}value:[ \t]{1,3}[\"']?)([^\s\"']+)")
-_ORPHAN = re.compile(r"(?m)^([ \t]{0,40}(?:- |value: )?[\"']?)([A-Za-z0-9+/=_]{20,})(?=[\"']?,?[ \t\r]{0,3}$)")
+_ORPHAN = re.compile(r"(?m)^([ \t]{0,40}(?:- |value: )?[\"']?)([A-Za-z0-9+/]{20,}={0,2})(?=[\"']?,?[ \t\r]{0,3}$)")
 """A line that holds nothing but a random value: of a list or a key whose other lines were not quoted."""
 _HEADERS = re.compile(r"^(?:proxy[_-])?authorization$|^(?:set[_-])?cookie$", re.IGNORECASE)
 
@@ -92,6 +95,9 @@ _SHAPES: tuple[_Shape, ...] = (
     _shape("eyJ", rf"\beyJ(?:[\w-]{{6,}}\.[\w-]{{4,}}(?:\.[\w-]*)?|[\w-]{{6,}}(?:\.[\w-]*)?{_CUT})"),
     _shape("earer", r"\b([Bb]earer\s{1,3})(?=[\w.~+/-]{0,200}[\d_.~+/=-])[\w.~+/=-]{8,}", r"\1" + MASK),
     _shape("-u", r"((?:^|\s)-u\s{0,2}[\"']?[\w.@-]{1,64}:)[^\s\"']+", r"\1" + MASK),
+    _shape("sshpass", r"(\bsshpass\s{1,3}-p\s{0,3})\S+", r"\1" + MASK),
+    _shape("mysql", r"(\bmysql\w{0,10}\b[^\n]{0,200}? -p)[^\s-]\S*", r"\1" + MASK),
+    _shape("ssh-", r"(\bssh-(?:rsa|ed25519|dss) )[A-Za-z0-9+/=]{20,}(?: \S{1,100})?", r"\1" + MASK),
     _shape("--user", r"(--(?:proxy-)?user[ =][\"']?[\w.@-]{1,64}:)[^\s\"']+", r"\1" + MASK),
     _shape("Pass", r"((?:PGPASSWORD|Password|Pwd)=)[^\s;\"']+", r"\1" + MASK),
     _shape(
@@ -140,7 +146,7 @@ def is_secret_name(name: str) -> bool:
     """Is a setting, option, header or variable of this name a secret? `HF_TOKEN`, `api_key`, `x-api-key` are, `max_tokens` is not."""
     if name in ("PWD", "OLDPWD"):
         return False
-    parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").lower().strip("_").split("_")
+    parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").replace(" ", "_").lower().strip("_").split("_")
     if parts[-1] in _NOT_THE_SECRET or (parts[-1] == "id" and parts[-3:] != ["access", "key", "id"]):
         return False
     if any(p in _ALWAYS for p in parts) or parts[-1] in ("auth", "pwd", "dsn") or parts[-2:] == ["connection", "string"]:
@@ -149,6 +155,8 @@ def is_secret_name(name: str) -> bool:
         before = parts[i - 1] if i else ""
         if part in ("key", "keys") and before in _OWNED_KEYS and "publishable" not in parts:
             return True
+        if len(parts) == 1 and part == "key":
+            return True  # if its value looks like one: see `harmless`
         if part == "token" and (before in _OWNED_TOKENS or name.isupper() or len(parts) == 1):
             return True
     return parts[-1] in ("signature", "sig") and parts[0] in ("x", "sig", "signature")
@@ -206,6 +214,8 @@ def harmless(value: str, name: str = "") -> bool:
     words = name.lower()
     if inner.replace(".", "").replace("-", "").isdigit():
         return not ("pass" in words or "secret" in words or "pwd" in words) or len(inner) < 4
+    if words == "key":
+        return re.fullmatch(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9]{15,}", inner) is None
     if words.endswith("token") and words in ("token", "_token"):
         return len(inner) < 8 or not re.search(r"\d", inner)
     return False

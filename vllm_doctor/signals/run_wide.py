@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 from ..assemble import STARTUP_FAILURES, first_line
 from ..model.case import Known, Unknown, Value
 from ..model.observations import Event, Ref
-from ..parsing.gpu import is_vllm_process
 from ..versions import generation, satisfies
 from .context import Context
 
@@ -223,6 +223,7 @@ def killed_count(c: Context) -> Value:
         for event in c.run.events_of(kind):
             if event.values.get(f"{kind}.exit_code") in SIGKILL_CODES:
                 found.append(event.ref)
+    found += [e.ref for e in c.run.events_of("startup.failed") if re.search(r": -9\b", str(e.values.get("startup.failed.processes", "")))]
     return Known(float(len(found)), tuple(found[:3]))
 
 
@@ -323,6 +324,8 @@ def gpu_foreign(c: Context) -> Value:
     listed = [g for g in c.case.gpus if g.processes_listed]
     if not listed:
         return Unknown("nvidia-smi")
+    from ..parsing.gpu import is_vllm_process
+
     foreign = [p for g in listed for p in g.processes if p.bytes and is_vllm_process(p.name, p.pid, _pids(c)) is False]
     return Known(float(sum(p.bytes or 0 for p in foreign)), tuple(p.ref for p in foreign[:3]), len(foreign))
 

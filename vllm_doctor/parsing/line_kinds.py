@@ -47,7 +47,7 @@ _PROMPT = r"(?:[$#>%] ?|\w[\w.\-]*@[\w.\-]+[^$#]{0,60}[$#] ?|- |command: |args: 
 _BEFORE = r"(?:[A-Z_][A-Z0-9_]*=\S* +|sudo |nohup |exec |time |numactl \S+ )*"
 LAUNCH = re.compile(
     rf"\s*{_PROMPT}{_BEFORE}"
-    r"(?:[\w./~\-]*vllm\"? +\"?serve\b|[\w./~\-]*python[\d.]*\"? +(?:-u +)?-m +vllm\.|(?:docker|podman|nerdctl) +(?:run|compose)\b"
+    r"(?:[\w./~\-]*vllm\"? +\"?serve\b(?!: error)|[\w./~\-]*python[\d.]*\"? +(?:-u +)?-m +vllm\.|(?:docker|podman|nerdctl) +(?:run|compose)\b"
     r"|uv run vllm|[\w./]*python[\d.]* +\S*api_server\.py)"
 )
 LAUNCH_FILE = re.compile(r"\s*(?:services:|apiVersion:|containers:|command:|args:|# docker compose|version: ?['\"]?3)")
@@ -76,6 +76,7 @@ LOG = _any(
     r"throughput: [\d.]+ tokens/s",
     r"\" \d{3} (?:OK|Bad Request|Internal Server Error|Not Found|Unauthorized|Service Unavailable)",
     r"KV cache (?:size|usage): |# \w+ blocks: ",
+    r"[\w. ]{1,40}: error: (?:unrecognized arguments: |argument |the following arguments are required)",
     r"died unexpectedly|Aborted request |Uvicorn running|Application startup complete|recovered from upstream disconnection",
 )
 WRAPPED = _any(

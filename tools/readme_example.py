@@ -17,12 +17,12 @@ CASE = ROOT / "fixtures" / "kv-exhaustion-0.32"
 COLUMNS = 100
 PAGES = {
     "README.md": ("en", ("WHY", "WHAT TO DO", "RULED OUT", "NOT CHECKED")),
-    "README.zh.md": ("zh", ("依据", "怎么办", "已排除", "未能检查")),
+    "README.zh.md": ("zh", ("依据", "处理办法", "已排除", "未能检查")),
 }
 """Page -> its language and the headings of the sections that it shows."""
 PLACE = re.compile(r"(<!-- example: begin[^\n]*-->\n).*?(<!-- example: end -->)", re.DOTALL)
 SHOWN = 2
-"""Pieces of evidence shown before the list is cut."""
+"""Items of a section shown before it is cut."""
 
 
 def output(language: str) -> str:
@@ -42,8 +42,8 @@ def shortened(text: str, headings: tuple[str, ...]) -> str:
             if kept[-1] != "…":
                 kept.append("…")
             continue
-        if heading == headings[0]:
-            items = re.split(r"\n(?=  [+-] )", block)
+        if heading is not None:
+            items = re.split(r"\n(?=  (?:[+-]|\d\.) )", block)
             block = "\n".join([*items[: SHOWN + 1], *(["  …"] if len(items) > SHOWN + 1 else [])])
         kept.append(block)
     return "\n\n".join(kept)

@@ -48,6 +48,10 @@ def render(report: Report, *, width: int = 100, color: bool = False, detail: int
     return page.render(color)
 
 
+REMEDIES, EFFECTS, NOTS = 4, 3, 3
+"""How much advice a tired reader gets at first: the best remedies, the effects that decide, the commonest wrong advice. -v has all."""
+
+
 class _View(Telling):
     """One rendering: the page, and how much of the report goes on it."""
 
@@ -157,10 +161,14 @@ class _View(Telling):
         if not found.remedies and not found.not_remedies:
             return
         page.heading(_("WHAT TO DO"), _("best first, one change at a time") if len(found.remedies) > 1 else "")
-        for number, remedy in enumerate(found.remedies, 1):
+        remedies, nots = (found.remedies, found.not_remedies) if self.detail > 0 else (found.remedies[:REMEDIES], found.not_remedies[:NOTS])
+        for number, remedy in enumerate(remedies, 1):
             self.remedy(number, remedy)
-        for other in found.not_remedies:
+        for other in nots:
             self.not_remedy(other)
+        rest = len(found.remedies) - len(remedies) + len(found.not_remedies) - len(nots)
+        if rest:
+            page.text(_("more advice with -v: {n}").format(n=rest), style="dim")
         if self.detail >= 0:
             self.command(found)
 
@@ -170,7 +178,7 @@ class _View(Telling):
         change = self.change(remedy)
         if change:
             page.raw(change, 7, "green")
-        rows = [(_("effect"), self.effect(e)) for e in remedy.effect]
+        rows = [(_("effect"), self.effect(e)) for e in (remedy.effect if self.detail > 0 else remedy.effect[:EFFECTS])]
         rows += [(label, text) for label, text in ((_("risk"), remedy.risk), (_("check"), remedy.verify)) if text]
         if self.detail > 0 and remedy.sources:
             rows.append((_("source"), self.listed(remedy.sources)))

@@ -17,8 +17,8 @@ RULES = load()
 
 def stats(second: int, prompt: float, generation: float, running: int, waiting: int = 0, kv: float = 6.0, hits: float = 0.0) -> str:
     return (
-        f"(APIServer pid=1) INFO 05-05 09:{second // 60:02d}:{second % 60:02d} [loggers.py:127] Engine 000: Avg prompt throughput: {prompt:.1f} tokens/s, "
-        f"Avg generation throughput: {generation:.1f} tokens/s, Running: {running} reqs, Waiting: {waiting} reqs, "
+        f"(APIServer pid=1) INFO 05-05 09:{second // 60:02d}:{second % 60:02d} [loggers.py:127] Engine 000: Avg prompt throughput: "
+        f"{prompt:.1f} tokens/s, Avg generation throughput: {generation:.1f} tokens/s, Running: {running} reqs, Waiting: {waiting} reqs, "
         f"GPU KV cache usage: {kv:.1f}%, Prefix cache hit rate: {hits:.1f}%"
     )
 
@@ -72,7 +72,8 @@ ALARMING: dict[str, tuple[str, ...]] = {
         *START,
         SERVES,
         *WORKS,
-        "(APIServer pid=1) INFO 05-05 09:01:30 [metrics.py:53] SpecDecoding metrics: Draft acceptance rate: nan%, Accepted: 0 tokens, Drafted: 0 tokens",
+        "(APIServer pid=1) INFO 05-05 09:01:30 [metrics.py:53] SpecDecoding metrics: Draft acceptance rate: nan%, Accepted: 0 tokens, "
+        "Drafted: 0 tokens",
     ),
     "a full KV cache with nobody waiting": (*START, SERVES, *(stats(10 * i, 300.0, 900.0, 40, kv=96.0) for i in range(9))),
     "no prefix hits with one request": (*START, SERVES, *(stats(10 * i, 10.0, 40.0, 1) for i in range(9))),
@@ -114,8 +115,8 @@ ALARMING: dict[str, tuple[str, ...]] = {
     "a compilation that takes minutes": (
         *START,
         *(
-            f"(EngineCore_DP0 pid=9) INFO 05-05 08:5{i}:30 [shm_broadcast.py:466] No available shared memory broadcast block found in 60 seconds. This "
-            "typically happens when some processes are hanging or doing some time-consuming work (e.g. compilation)."
+            f"(EngineCore_DP0 pid=9) INFO 05-05 08:5{i}:30 [shm_broadcast.py:466] No available shared memory broadcast block found in 60 seconds. "
+            "This typically happens when some processes are hanging or doing some time-consuming work (e.g. compilation)."
             for i in (8, 9)
         ),
         SERVES,
@@ -127,15 +128,15 @@ ALARMING: dict[str, tuple[str, ...]] = {
         *WORKS,
         stats(90, 0.0, 0.0, 0),
         *(
-            f"(Worker_TP1 pid=11) INFO 05-05 09:0{i}:30 [shm_broadcast.py:466] No available shared memory broadcast block found in 60 seconds. This "
-            "typically happens when some processes are hanging or doing some time-consuming work (e.g. compilation)."
+            f"(Worker_TP1 pid=11) INFO 05-05 09:0{i}:30 [shm_broadcast.py:466] No available shared memory broadcast block found in 60 seconds. "
+            "This typically happens when some processes are hanging or doing some time-consuming work (e.g. compilation)."
             for i in (3, 4, 5)
         ),
     ),
     "custom all-reduce and a wrong default": (
         *START,
-        "(EngineCore_DP0 pid=9) WARNING 05-05 08:58:30 [custom_all_reduce.py:144] Custom allreduce is disabled because it's not supported on more than "
-        "two PCIe-only GPUs. To silence this warning, specify disable_custom_all_reduce=True explicitly.",
+        "(EngineCore_DP0 pid=9) WARNING 05-05 08:58:30 [custom_all_reduce.py:144] Custom allreduce is disabled because it's not supported on more "
+        "than two PCIe-only GPUs. To silence this warning, specify disable_custom_all_reduce=True explicitly.",
         "(EngineCore_DP0 pid=9) WARNING 05-05 08:58:31 [fused_moe.py:798] Using default MoE config. Performance might be sub-optimal!",
         SERVES,
         *WORKS,
@@ -158,9 +159,9 @@ ALARMING: dict[str, tuple[str, ...]] = {
         *START,
         SERVES,
         *WORKS,
-        "(APIServer pid=1) INFO 05-05 09:01:40 [logger.py:42] Received request cmpl-1: prompt: 'why do I get torch.OutOfMemoryError: CUDA out of memory. "
-        "Tried to allocate 2.00 GiB, CUDA error: uncorrectable ECC error encountered, OSError: [Errno 98] Address already in use and NCCL error: "
-        "unhandled cuda error?', params: SamplingParams(n=1), prompt_token_ids: None, lora_request: None.",
+        "(APIServer pid=1) INFO 05-05 09:01:40 [logger.py:42] Received request cmpl-1: prompt: 'why do I get torch.OutOfMemoryError: CUDA out of "
+        "memory. Tried to allocate 2.00 GiB, CUDA error: uncorrectable ECC error encountered, OSError: [Errno 98] Address already in use and NCCL "
+        "error: unhandled cuda error?', params: SamplingParams(n=1), prompt_token_ids: None, lora_request: None.",
     ),
     "a killed client of a healthy GPU": (
         *START,
@@ -180,7 +181,8 @@ ALARMING: dict[str, tuple[str, ...]] = {
         SERVES,
         *WORKS,
         *DONE,
-        "/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: There appear to be 1 leaked shared_memory objects",
+        "/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: There appear to be 1 leaked "
+        "shared_memory objects",
         "[rank0]:[W505 09:30:02.000000000 ProcessGroupNCCL.cpp:1479] Warning: WARNING: destroy_process_group() was not called before program exit",
     ),
     "FP8 weights on a GPU without FP8": (

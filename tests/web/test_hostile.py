@@ -258,6 +258,13 @@ def in_a_thread(work: Coroutine[Any, Any, list[int]]) -> list[int]:
         return thread.submit(asyncio.run, work).result()
 
 
+def parent_of(pid: str) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:  # it has just ended
+        return 0
+
+
 def memory(pid: int) -> int:
     """Resident bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -283,8 +290,7 @@ def test_fifty_pastes_at_once_are_all_answered_and_nothing_of_them_stays(tmp_pat
             return [(await b).status_code for b in big]
 
     def held(pid: int) -> tuple[int, int, int]:
-        parents = [p.read_text().rpartition(")")[2].split()[1] for p in Path("/proc").glob("[0-9]*/stat") if p.exists()]
-        children = [parent for parent in parents if parent == str(pid)]
+        children = [p for p in os.listdir("/proc") if p.isdigit() and parent_of(p) == pid]
         return len(os.listdir(f"/proc/{pid}/fd")), len(children), memory(pid)
 
     with command(environment={"TMPDIR": str(tmp_path)}) as (address, process):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +98,8 @@ def write_file(path: str, text: str) -> None:
         umask = os.umask(0)
         os.umask(umask)
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~umask
+        import tempfile
+
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "wb") as file:

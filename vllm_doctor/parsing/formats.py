@@ -59,11 +59,10 @@ class Reader:
         self._parser = PARSERS.get(source.parser) if source.parser else None
         self._pattern: Any = None
         self._gives = list(source.gives.items()) if isinstance(source.gives, dict) else []
-        self.marks = self._marks()
         self.stats = source.parser == "stats"
         self.samples = all(name == "engine" or _kind(name) == "sample" for name in source.gives)
 
-    def _marks(self) -> str | None:
+    def marks(self) -> str | None:
         """The event that the format stands for if that is all it says and its literals start the message; such lines may be many."""
         if self.begins or self.source.regex is None or len(self._gives) != 1 or self._gives[0][1].field is not None:
             return None
@@ -134,15 +133,18 @@ class Table:
             owners.setdefault(text, []).append(meaning)
         self.literals = list(owners)
         self.owners = list(owners.values())
-        self.marks = {
-            index: event
-            for index, own in enumerate(self.owners)
-            if len(own) == 1 and own[0] >= 0 and (event := self.readers[own[0]].marks) is not None
-        }
+        self._marks: dict[int, str | None] = {}
         self.stats = next((index for index, own in enumerate(self.owners) if len(own) == 1 and own[0] >= 0 and self.readers[own[0]].stats), -1)
         self.error = self.literals.index(b"Error: ")
         self._quick = scan.one_by_one(self.literals)
         self._thorough: scan.Find | None = None
+
+    def mark(self, index: int) -> str | None:
+        """The event that a line with this literal stands for if that is all it says."""
+        if index not in self._marks:
+            own = self.owners[index]
+            self._marks[index] = self.readers[own[0]].marks() if len(own) == 1 and own[0] >= 0 else None
+        return self._marks[index]
 
     def find(self, data: bytes) -> scan.Hits:
         """Hits of all literals in raw bytes."""

@@ -114,6 +114,8 @@ def _label(texts: list[str], at: int, inside: Kind | None) -> Kind | None:
     text = texts[at]
     if inside == "launch" and (texts[at - 1].rstrip().endswith(("\\", "`", "^")) or kinds.LAUNCH_MORE.match(text)):
         return "launch"
+    if inside not in ("launch", "sockets") and (text.startswith("INFO:     ") or lines.USUAL.match(text)):
+        return "gpu" if kinds.GPU.search(text) else "server_log"
     if kinds.METRICS.match(text):
         return "metrics"
     if sockets.HEADER.match(text) or (inside == "sockets" and sockets.row(text)):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+from .lazy import lazy
+
 
 def _any(*alternatives: str) -> re.Pattern[str]:
-    return re.compile("|".join(alternatives))
+    return lazy("|".join(alternatives))
 
 
 METRICS = _any(
@@ -42,15 +44,15 @@ GPU_ROW = _any(
     r"={10,}",
 )
 """A row of a dump without boxes, after its first line."""
-DATE = re.compile(r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d (?:\w+ )?\d{4}\s*$")
+DATE = lazy(r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d (?:\w+ )?\d{4}\s*$")
 _PROMPT = r"(?:[$#>%] ?|\w[\w.\-]*@[\w.\-]+[^$#]{0,60}[$#] ?|- |command: |args: |CMD |ENTRYPOINT |ExecStart=)?"
 _BEFORE = r"(?:[A-Z_][A-Z0-9_]*=\S* +|sudo |nohup |exec |time |numactl \S+ )*"
-LAUNCH = re.compile(
+LAUNCH = lazy(
     rf"\s*{_PROMPT}{_BEFORE}"
     r"(?:[\w./~\-]*vllm\"? +\"?serve\b(?!: error)|[\w./~\-]*python[\d.]*\"? +(?:-u +)?-m +vllm\.|(?:docker|podman|nerdctl) +(?:run|compose)\b"
     r"|uv run vllm|[\w./]*python[\d.]* +\S*api_server\.py)"
 )
-LAUNCH_FILE = re.compile(r"\s*(?:services:|apiVersion:|containers:|command:|args:|# docker compose|version: ?['\"]?3)")
+LAUNCH_FILE = lazy(r"\s*(?:services:|apiVersion:|containers:|command:|args:|# docker compose|version: ?['\"]?3)")
 LAUNCH_MORE = _any(
     r"\s*- +[\"']?--?[a-z]",
     r"\s*[\"']?--[a-z][a-z0-9\-]+",

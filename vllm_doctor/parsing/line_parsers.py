@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from ..model.observations import Scalar
 from . import oom, tracebacks
+from .lazy import lazy
 
 Values = dict[str, Scalar]
 
@@ -29,8 +30,8 @@ class Line(Struct, frozen=True):
 
 Parser = Callable[[Line], "Values | None"]
 
-ENGINE = re.compile(r"Engine (\d{1,6}): ")
-_PAIR = re.compile(r"([A-Za-z][A-Za-z ()\-]*?): (-?[\d.]+|nan|inf)(%|x| tokens/s| reqs| tokens)?(?=$|[,.\s])")
+ENGINE = lazy(r"Engine (\d{1,6}): ")
+_PAIR = lazy(r"([A-Za-z][A-Za-z ()\-]*?): (-?[\d.]+|nan|inf)(%|x| tokens/s| reqs| tokens)?(?=$|[,.\s])")
 
 _STATS = {
     "Avg prompt throughput": "throughput.prompt",
@@ -69,7 +70,7 @@ def _pairs(text: str) -> dict[str, float | int]:
     return result
 
 
-_USUAL = re.compile(
+_USUAL = lazy(
     r"Engine (\d{1,6}): Avg prompt throughput: (\d+\.\d+) tokens/s, Avg generation throughput: (\d+\.\d+) tokens/s, Running: (\d+) reqs, "
     r"Waiting: (\d+) reqs, [CG]PU KV cache usage: (\d+\.\d+)%, Prefix cache hit rate: (\d+\.\d+)%"
 )
@@ -136,7 +137,7 @@ def spec_decode(line: Line) -> Values | None:
     return values if len(values) > ("engine" in values) else None
 
 
-_SECRET = re.compile(r"key|token(?!izer|s)|password|secret|credential", re.IGNORECASE)
+_SECRET = lazy(r"key|token(?!izer|s)|password|secret|credential", re.IGNORECASE)
 _HIDDEN = "***"
 
 
@@ -156,7 +157,7 @@ def _literal(text: str) -> Scalar | None:
     return text
 
 
-_STRUCTURE = re.compile(r"""[\\'"(\[{<)\]}>,]""")
+_STRUCTURE = lazy(r"""[\\'"(\[{<)\]}>,]""")
 
 
 @lru_cache(maxsize=64)
@@ -237,7 +238,7 @@ _CONFIG = {
     "speculative_config": "config.speculative-config",
     "model": "model.name",
 }
-_BANNER = re.compile(r"Initializing an? (?:(?P<generation>V[01]) )?LLM engine (?:\(v(?P<version>[^)]{1,60})\) )?with config: ")
+_BANNER = lazy(r"Initializing an? (?:(?P<generation>V[01]) )?LLM engine (?:\(v(?P<version>[^)]{1,60})\) )?with config: ")
 
 
 def engine_config(line: Line) -> Values | None:
@@ -271,7 +272,7 @@ def engine_config(line: Line) -> Values | None:
 
 
 _RETELLING = ("Failed to load model", "Engine loop is not running", "Background loop", "Received request")
-_METHOD = re.compile(r"while processing method '?(\w+)")
+_METHOD = lazy(r"while processing method '?(\w+)")
 
 
 def allocation_failed(line: Line) -> Values | None:
@@ -303,7 +304,7 @@ def weights_failed(line: Line) -> Values | None:
     return values
 
 
-_EXIT = re.compile(r"'([^']{1,60})': (-?\d+)")
+_EXIT = lazy(r"'([^']{1,60})': (-?\d+)")
 
 
 def start_failed(line: Line) -> Values | None:

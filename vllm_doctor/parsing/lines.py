@@ -6,36 +6,34 @@ A head gives the process tag, its pid, the level and the stamp. vLLM's stamps ar
 from __future__ import annotations
 
 import datetime
-import re
 from functools import lru_cache
 
 from msgspec import Struct
 
 from ..model.observations import Clock
+from .lazy import lazy
 
 MAX_TEXT = 2000
 """Characters of a line that a Ref keeps; a dumped batch or a prompt may run to a mebibyte."""
 
 _ESCAPES = r"(?:\x1b|#033|\\u001b|\\x1b|\\033|\^\[|␛)"
-_ANSI = re.compile(rf"{_ESCAPES}(?:\[[0-?]*[ -/]*[@-~]|[\]_P^][^\x07\x1b]{{0,400}}(?:\x07|\x1b\\)?)|(?<![\w\]])\[(?:\d{{1,2}};)*\d{{1,2}}m")
-_RANK = re.compile(r"\[rank\d+\]:\s?")
-_TAG = re.compile(r"\((?P<tag>[A-Za-z_][\w.:\-]*(?: rank=\d+| (?:[A-Z]{2,4}\d+_?)+)?)?\s?pid=(?P<pid>\d+)(?:, ip=[^)\s]*)?\) ?")
-_STAMPED = re.compile(
+_ANSI = lazy(rf"{_ESCAPES}(?:\[[0-?]*[ -/]*[@-~]|[\]_P^][^\x07\x1b]{{0,400}}(?:\x07|\x1b\\)?)|(?<![\w\]])\[(?:\d{{1,2}};)*\d{{1,2}}m")
+_RANK = lazy(r"\[rank\d+\]:\s?")
+_TAG = lazy(r"\((?P<tag>[A-Za-z_][\w.:\-]*(?: rank=\d+| (?:[A-Z]{2,4}\d+_?)+)?)?\s?pid=(?P<pid>\d+)(?:, ip=[^)\s]*)?\) ?")
+_STAMPED = lazy(
     r"(?P<level>I?NFO|W?ARNING|E?RROR|D?EBUG|C?RITICAL) +(?P<day>\d\d-\d\d) (?P<clock>\d\d:\d\d:\d\d)(?:[.,]\d+)?"
     r"(?: +(?:\[[^\]\n]{1,200}\]|[\w./\-]+:\d+\]?))?(?: |$)"
 )
-_USUAL = re.compile(r"(?:\(([A-Za-z]\w*) pid=(\d{1,9})\) )?(INFO|WARNING|ERROR|DEBUG) (\d\d-\d\d) (\d\d:\d\d:\d\d) \[[^\]\n]{1,200}\] ")
+USUAL = lazy(r"(?:\(([A-Za-z]\w*) pid=(\d{1,9})\) )?(INFO|WARNING|ERROR|DEBUG) (\d\d-\d\d) (\d\d:\d\d:\d\d) \[[^\]\n]{1,200}\] ")
 """The head that nearly all lines of vLLM have, in one match."""
 RAW_HEAD = (
     rb"(?:(?:\x1b\[[\d;]*m)?\(([A-Za-z]\w*) pid=(\d{1,9})\)(?:\x1b\[[\d;]*m)? )?"
     rb"(INFO|WARNING|ERROR|DEBUG) (\d\d-\d\d \d\d:\d\d:\d\d) \[[\w.\-/]{1,190}:\d{1,9}\] "
 )
 """The same in raw bytes, for the lines that there are many of; groups: tag, pid, level, stamp. What it does not match is decoded."""
-_UVICORN = re.compile(r"(?P<level>INFO|WARNING|ERROR|CRITICAL): +")
-_ISO = re.compile(r"\[?(?P<date>\d{4}-\d\d-\d\d)[T ](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?(?:Z|[+-]\d\d:?\d\d)?\]?")
-_AFTER_ISO = re.compile(
-    r"(?:[^\n]{0,120}?\b(?P<level>INFO|WARNING|ERROR|DEBUG|CRITICAL)\b)?[\s\-|:\]]*(?:vllm[\w.]*(?::\w+)*(?::\d+)?\s*[\-:|\]]+\s*)?"
-)
+_UVICORN = lazy(r"(?P<level>INFO|WARNING|ERROR|CRITICAL): +")
+_ISO = lazy(r"\[?(?P<date>\d{4}-\d\d-\d\d)[T ](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?(?:Z|[+-]\d\d:?\d\d)?\]?")
+_AFTER_ISO = lazy(r"(?:[^\n]{0,120}?\b(?P<level>INFO|WARNING|ERROR|DEBUG|CRITICAL)\b)?[\s\-|:\]]*(?:vllm[\w.]*(?::\w+)*(?::\d+)?\s*[\-:|\]]+\s*)?")
 FREE_PREFIX = 100
 """Characters before the level that VLLM_LOGGING_PREFIX or an unknown shipper may take."""
 
@@ -83,7 +81,7 @@ def _damaged(text: str) -> bool:
 
 def head(text: str) -> Head:
     """Reads the head of a line that has no wrapper and no colours."""
-    usual = _USUAL.match(text)
+    usual = USUAL.match(text)
     if usual is not None:
         process, number, level, date, clock = usual.groups()
         return Head(process, int(number) or None if number else None, level, (date, clock, 0.0), usual.end())

@@ -194,7 +194,7 @@ class _Fold:
             if meaning in self.errors:
                 self.errors[meaning] = sorted(self.errors[meaning] + offsets)
                 continue
-            kind = self.table.marks.get(index)
+            kind = self.table.mark(index)
             if kind is not None:
                 marked, offsets = self._behind_heads(offsets)
                 self.marked[kind] = sorted(self.marked.get(kind, []) + marked)

@@ -8,20 +8,21 @@ from __future__ import annotations
 import re
 
 from ..model.observations import Scalar
+from .lazy import lazy
 
 _SIZE = r"([\d.]+) ?(bytes|KiB|MiB|GiB|TiB)"
 _FACTOR = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
-_TRIED = re.compile(rf"(CUDA|HIP|XPU|MPS|NPU) out of memory\.(?: Tried to allocate {_SIZE})?")
-_G1 = re.compile(
+_TRIED = lazy(rf"(CUDA|HIP|XPU|MPS|NPU) out of memory\.(?: Tried to allocate {_SIZE})?")
+_G1 = lazy(
     rf"\(GPU (\d+); {_SIZE} total capac\w+; {_SIZE} already allocated; {_SIZE} free; (?:{_SIZE} allowed; )?{_SIZE} reserved in total by PyTorch\)"
 )
-_CAPACITY = re.compile(rf"GPU (\d+) has a total capac\w+ of {_SIZE} of which {_SIZE} is free")
-_PROCESS = re.compile(rf"Process \d+ has {_SIZE} memory in use")
-_THIS = re.compile(rf"this process has {_SIZE} memory in use")
-_ALLOCATED = re.compile(rf"Of the allocated memory {_SIZE} is allocated by PyTorch")
-_POOLS = re.compile(rf"with {_SIZE} allocated in private pools")
-_RESERVED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
+_CAPACITY = lazy(rf"GPU (\d+) has a total capac\w+ of {_SIZE} of which {_SIZE} is free")
+_PROCESS = lazy(rf"Process \d+ has {_SIZE} memory in use")
+_THIS = lazy(rf"this process has {_SIZE} memory in use")
+_ALLOCATED = lazy(rf"Of the allocated memory {_SIZE} is allocated by PyTorch")
+_POOLS = lazy(rf"with {_SIZE} allocated in private pools")
+_RESERVED = lazy(rf"{_SIZE} is reserved by PyTorch but unallocated")
 ROUNDING = 0.02
 """GiB by which a sum of printed sizes may be off: each is rounded to two decimals."""
 
@@ -36,10 +37,8 @@ _DRIVER = (
         "CUDA",
     ),
 )
-_CPU = re.compile(
-    r"DefaultCPUAllocator: can't allocate memory: you tried to allocate (\d+) bytes|not enough memory: you tried to allocate (\d+) bytes"
-)
-_ERRNO = re.compile(r"\[Errno 12\] Cannot allocate memory|cudaHostAlloc")
+_CPU = lazy(r"DefaultCPUAllocator: can't allocate memory: you tried to allocate (\d+) bytes|not enough memory: you tried to allocate (\d+) bytes")
+_ERRNO = lazy(r"\[Errno 12\] Cannot allocate memory|cudaHostAlloc")
 
 
 def _bytes(number: str, unit: str) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
+from .lazy import lazy
 from .lines import Stamp
 
 _LEVELS = (b"INFO ", b"ERROR ", b"WARNING ", b"DEBUG ")
 """Uvicorn puts a colon behind the level, so that these are rare among access lines."""
-_OWN = re.compile(rb" *(\d\d-\d\d) (\d\d:\d\d:\d\d)")
-_DATED = re.compile(rb"\[?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?")
+_OWN = lazy(rb" *(\d\d-\d\d) (\d\d:\d\d:\d\d)")
+_DATED = lazy(rb"\[?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?")
 _DATES = (b"\n20", b"\n[20")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from .framing import Segment
+from .lazy import lazy
 from .lines import plain
 from .wrappers import WRAPPERS, Row, Wrapper, from_record
 
@@ -22,6 +23,8 @@ EDGE = 1024
 FEW = 3
 MANY_ORIGINS = 16
 CONSTANT_FROM = 5
+_BARE = lazy(rb"INFO: {5}|(?:\([A-Za-z]\w* pid=\d+\) )?(?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[")
+"""Lines as vLLM and uvicorn print them: no wrapper takes anything off these."""
 
 
 class Stream(Struct, frozen=True):
@@ -74,7 +77,8 @@ def wrappers_of(data: bytes) -> tuple[Wrapper, ...]:
     rows = [Row(text, at) for at, text in enumerate(sample)]
     found: list[Wrapper] = []
     for _ in range(DEPTH):
-        wrapper = next((w for w in WRAPPERS if w not in found and _accepted(w, rows)), None)
+        bare = sum(_BARE.match(row.text) is not None for row in rows) / len(rows)
+        wrapper = next((w for w in WRAPPERS if w not in found and w.share <= 1 - bare and _accepted(w, rows)), None)
         if wrapper is None:
             break
         found.append(wrapper)

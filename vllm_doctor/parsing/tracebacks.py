@@ -11,6 +11,7 @@ import re
 from msgspec import Struct
 
 from . import lines
+from .lazy import lazy
 
 HEADER = b"Traceback (most recent call last)"
 MAX_LINES = 600
@@ -20,14 +21,14 @@ FOREIGN = 100
 LOOK_BACK = 200
 """Lines above an error whose traceback has lost its first line in which frames are looked for."""
 
-_HEAD = re.compile(lines.RAW_HEAD)
+_HEAD = lazy(lines.RAW_HEAD)
 _INDENT = (b" ", b"\n", b"\r", b"\t", b"", b"|", b"+")
 _CONTINUES = (b"Traceback (most", b"During handling", b"The above exc")
 _CONTINUES_TEXT = tuple(text.decode() for text in _CONTINUES)
 _LEVELS = (b"INFO", b"WARNING", b"ERROR", b"DEBUG")
-_FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line \d+, in (?P<function>[^\s]{1,120})')
-_RAISED = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,120})(?::(?: (?P<message>.*))?)?$", re.DOTALL)
-_ERROR_TYPE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Timeout|Interrupt|Failure)(?:\([\w.]+\))?: ")
+_FRAME = lazy(r'File "(?P<file>[^"]{1,400})", line \d+, in (?P<function>[^\s]{1,120})')
+_RAISED = lazy(r"(?P<type>[A-Za-z_][\w.]{0,120})(?::(?: (?P<message>.*))?)?$", re.DOTALL)
+_ERROR_TYPE = lazy(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Timeout|Interrupt|Failure)(?:\([\w.]+\))?: ")
 
 
 class Frame(Struct, frozen=True):

@@ -15,6 +15,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from .lazy import lazy
+
 
 class Row(Struct):
     """A line on its way out of its wrappers. `stamp` is local to `offset` (seconds east of UTC); `open` means the line goes on in the
@@ -78,8 +80,8 @@ def take_stamp(row: Row, text: str) -> None:
         row.stamp, row.offset = value, offset
 
 
-_STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9})\d*)?(Z|[+-]\d\d:?\d\d)?")
-_SYSLOG = re.compile(r"([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)")
+_STAMP = lazy(r"(\d{4}-\d\d-\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9})\d*)?(Z|[+-]\d\d:?\d\d)?")
+_SYSLOG = lazy(r"([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)")
 _MONTHS = {name: i for i, name in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..model.case import Known, Unknown, Value
 from ..model.observations import Histogram, Ref, Scrape
-from ..parsing.prometheus import delta_counter, delta_histogram, quantile
+from ..parsing.histograms import delta_counter, delta_histogram, quantile
 from .context import Context
 
 

@@ -47,8 +47,8 @@ _OWN_HEAD = rb"\s*[-|]?\s*(?:[\w.]+\s*[-|:]\s*)?\[?(?:INFO|WARNING|ERROR|DEBUG|C
 
 def _pattern(expression: bytes) -> Callable[[bytes, Row], bool]:
     """A reader from an anchored pattern with the optional groups `stamp`, `origin`, `flag`; the rest of the line is the message."""
-    compiled = re.compile(expression)
-    names = compiled.groupindex
+    compiled = lazy(expression)
+    names = [name for name in ("stamp", "origin", "flag") if b"(?P<%s>" % name.encode() in expression]
 
     def read(line: bytes, row: Row) -> bool:
         found = compiled.match(line)

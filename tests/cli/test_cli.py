@@ -109,7 +109,13 @@ def test_the_version_is_the_package_version() -> None:
 
 def test_help_lists_the_commands() -> None:
     text = command("--help").stdout.decode()
-    assert [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines() if line[2:3].strip()] == ["analyze", "explain", "plan", "rules"]
+    assert [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines() if line[2:3].strip()] == [
+        "analyze",
+        "explain",
+        "plan",
+        "rules",
+        "serve",
+    ]
 
 
 def test_exactly_the_formats_that_exist_are_offered() -> None:

@@ -84,7 +84,11 @@ def test_a_firm_answer_on_a_fixture_is_right(name: str) -> None:
 OWN = {c.id for c in RULES.causes}
 
 
-@pytest.mark.parametrize("name", [n for n in FIXTURES if LABELS[n]["expect"] in OWN])
+SURE = 0.7
+"""Labels below this are a matter of opinion: a burst that fills all slots for a moment is overload to one, a limit to another."""
+
+
+@pytest.mark.parametrize("name", [n for n in FIXTURES if LABELS[n]["expect"] in OWN and LABELS[n].get("confidence", 1) >= SURE])
 def test_fixtures_of_our_causes_are_answered_firmly(name: str) -> None:
     findings = ranked(judgements_of(name), RULES)
     assert findings, "no finding at all"

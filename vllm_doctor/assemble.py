@@ -317,6 +317,7 @@ STARTUP_FAILURES = (
 STARTUP_REFUSALS = (
     "startup.options_rejected",
     "startup.config_rejected",
+    "startup.model_config_rejected",
     "startup.options_conflict",
     "startup.length_above_model",
     "startup.too_few_gpus",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_doctor.model.case import Case, Known, Value
+from tests.make import run
+from vllm_doctor.model.case import Case, Known, Value, Window
+from vllm_doctor.model.observations import Scrape
 from vllm_doctor.pipeline import read_case
 from vllm_doctor.ruleset.load import load
 from vllm_doctor.signals.evaluate import Evaluator
@@ -122,3 +124,27 @@ def test_a_loop_is_counted_on_its_last_life() -> None:
 def test_lives_that_end_differently_are_no_loop() -> None:
     found = values("runs.failed_alike", BANNER, FAILED, OTHER, BANNER, FAILED, MISSING, BANNER, FAILED, MISSING)
     assert [v.value for v in found if isinstance(v, Known)] == [1, 0, 2]
+
+
+def scrape(at: float, usage: float = 0.5, generated: float = 100.0) -> Scrape:
+    counters = {("tokens.generation", 0): generated, ("tokens.prompt", 0): 50.0}
+    gauges = {("requests.running", 0): 4.0, ("requests.waiting", 0): 19.0, ("kv_cache.usage", 0): usage}
+    return Scrape("metrics.txt", at, counters=counters, gauges=gauges)
+
+
+def stalled(*scrapes: Scrape) -> tuple[float, float]:
+    one = run(scrapes=scrapes)
+    evaluator = Evaluator(Case(runs=(one,)), RULES.flags)
+    window = Window(0, 0.0, 1000.0, whole=True)
+    span, waiting = (evaluator.value(f"engine.stall.{n}", one, 0, window) for n in ("span", "waiting"))
+    assert isinstance(span, Known)
+    assert isinstance(waiting, Known)
+    return span.value, waiting.value
+
+
+def test_frozen_counters_with_requests_running_are_a_stall() -> None:
+    assert stalled(scrape(0, generated=90.0), scrape(10), scrape(40), scrape(75)) == (65.0, 19.0)
+
+
+def test_a_prompt_that_is_computed_in_chunks_is_none() -> None:
+    assert stalled(scrape(10, 0.50), scrape(40, 0.55), scrape(75, 0.60)) == (0.0, 0.0)

@@ -61,6 +61,7 @@ kv_cache.blocks | count | device blocks
 kv_cache.blocks_by_budget | count | device blocks that the budget would have given, where an override replaced them
 kv_cache.cpu_blocks | count | host blocks of V0's swap space
 kv_cache.block_size | tokens | tokens per block
+kv_cache.attention_block | tokens | tokens per block that a hybrid model's attention needs (only whole blocks are cached)
 kv_cache.max_concurrency | times | full-length requests that fit, as printed
 kv_cache.concurrency_length | tokens | the request length of that figure
 startup.weights_time | s | loading weights
@@ -115,6 +116,7 @@ startup.model_unreachable | count | the hub cannot be reached, and the cache is 
 startup.weights_missing | count | the folder holds no weights, or files that are not whole
 startup.length_above_model | count | max_model_len is above what the model's config allows
 startup.config_rejected | count | vLLM's own check refuses the combination of options
+startup.model_config_rejected | count | vLLM's own check refuses the model or an option about it
 startup.options_conflict | count | two options, or an option and the model, contradict each other
 startup.too_few_gpus | count | more GPUs are asked for than there are
 startup.unsupported | count | this GPU, model or quantization is not supported by this version
@@ -323,6 +325,8 @@ latency.prefill.share | ratio | time in prefill, of the time in prefill and deco
 request.prompt_to_budget | ratio | longest prompt, of max_num_batched_tokens
 step.budget_share | ratio | share of the batched tokens that went through steps of at least half the token budget
 prefix_cache.hit_ratio | ratio | hits of queries in the window
+prefix_cache.queries_ever | tokens | looked-up tokens since the start, by the last scrape
+prefix_cache.hits_ever | tokens | found tokens since the start, by the last scrape
 load.samples | count | samples with running requests, or intervals in which requests finished
 load.span | s | from the first to the last observation of the run
 errors.share | ratio | HTTP responses of 4xx and 5xx, of all (counters, else access lines)
@@ -357,6 +361,7 @@ oom.step_to_budget | ratio | tokens of the step that failed, of max_num_batched_
 oom.headroom | bytes | device memory outside vLLM's budget
 oom.weights.count | count | device allocations that failed while weights were loaded
 oom.profile.count | count | device allocations that failed in the profile run
+oom.after_capture.count | count | device allocations that failed between the end of graph capture and the first request, of no known phase
 oom.sampler.count | count | device allocations that failed in the sampler or in computing logits
 oom.encoder.count | count | device allocations that failed in a multi-modal encoder
 oom.forward.count | count | device allocations that failed in the forward pass of a serving step

@@ -205,6 +205,18 @@ def hit_ratio(c: Context) -> Value:
     return Unknown("no-finished-requests") if queries.value <= 0 else Known(hits.value / queries.value, (*hits.refs[:1], *queries.refs[:1]))
 
 
+def _ever(name: str) -> Callable[[Context], Value]:
+    """A counter as it stands in the last scrape: what happened since the server started. One scrape is enough, with or without a time."""
+
+    def compute(c: Context) -> Value:
+        for scrape in reversed([s for track in c.run.tracks for s in track.scrapes]):
+            if (name, c.engine) in scrape.counters:
+                return Known(scrape.counters[name, c.engine], tuple(r for r in (scrape.refs.get(name),) if r), 1)
+        return Unknown("metrics-scrapes")
+
+    return compute
+
+
 def load_samples(c: Context) -> Value:
     """Samples that show work: running requests, generated tokens, or requests that finished between two scrapes."""
     if c.track is None:
@@ -353,6 +365,8 @@ FUNCTIONS: dict[str, Callable[[Context], Value]] = {
     "request.prompt_to_budget": prompt_to_budget,
     "step.budget_share": step_budget_share,
     "prefix_cache.hit_ratio": hit_ratio,
+    "prefix_cache.queries_ever": _ever("prefix_cache.queries"),
+    "prefix_cache.hits_ever": _ever("prefix_cache.hits"),
     "load.samples": load_samples,
     "load.span": load_span,
     "errors.share": errors_share,

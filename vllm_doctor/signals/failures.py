@@ -100,6 +100,11 @@ def weights_count(c: Context) -> Value:
     return _counted(c, [*c.run.events_of("startup.weights_oom"), *(e for e in _device_ooms(c) if phase_of(c.run, e) == "weights")])
 
 
+def after_capture_count(c: Context) -> Value:
+    found = [e for e in _device_ooms(c) if phase_of(c.run, e) == "unknown" and _fact_before(c.run, CAPTURED, e) and not _began_serving(c.run, e)]
+    return _counted(c, found)
+
+
 def sampler_count(c: Context) -> Value:
     return _counted(c, [*c.run.events_of("startup.sampler_oom"), *(e for e in _device_ooms(c) if phase_of(c.run, e) == "sampler")])
 
@@ -206,7 +211,9 @@ def step_timeouts(c: Context) -> Value:
 
 
 def _still(c: Context) -> tuple[float, float, tuple[Ref, ...]] | None:
-    """(longest time between scrapes with requests running and both token counters flat, requests waiting at its end, lines)."""
+    """(longest time between scrapes with requests running and both token counters flat, requests waiting at its end, lines).
+
+    The tokens of a prompt are counted when its last chunk is done; meanwhile the KV usage shows that the engine works."""
     best: tuple[float, float, tuple[Ref, ...]] = (0.0, 0.0, ())
     begun: float | None = None
     usable = 0
@@ -219,7 +226,8 @@ def _still(c: Context) -> tuple[float, float, tuple[Ref, ...]] | None:
         if None in before or None in after:
             continue
         usable += 1
-        if before[:2] == after[:2] and before[2] == after[2] and after[2]:
+        usage = ("kv_cache.usage", c.engine)
+        if before == after and after[2] and a.gauges.get(usage) == b.gauges.get(usage):
             begun = a.time if begun is None else begun
             if b.time - begun > best[0]:
                 refs = tuple(b.refs[n] for n in ("requests.running", "tokens.generation") if n in b.refs)
@@ -288,6 +296,7 @@ FUNCTIONS: dict[str, Callable[[Context], Value]] = {
     "oom.weights.count": weights_count,
     "oom.profile.count": _in_phase("profile"),
     "oom.capture.count": _in_phase("graphs"),
+    "oom.after_capture.count": after_capture_count,
     "oom.sampler.count": sampler_count,
     "oom.encoder.count": _in_phase("encoder"),
     "oom.forward.count": forward_count,

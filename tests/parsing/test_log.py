@@ -108,6 +108,36 @@ def test_access_lines_are_counted_by_class_and_posts_apart() -> None:
     }
 
 
+def test_access_lines_are_counted_in_the_colours_of_a_terminal_too() -> None:
+    line = '\x1b[32mINFO\x1b[0m:     127.0.0.1:1 - "\x1b[1mPOST /v1/completions HTTP/1.1\x1b[0m" \x1b[{}m{}\x1b[0m\n'
+    text = line.format(32, "200 OK") * 3 + line.format(31, "400 Bad Request") * 2 + line.format(91, "500 Internal Server Error")
+    assert {name: c.count for name, c in part(text).counts.items()} == {
+        "http.responses.2xx": 3,
+        "http.responses.4xx": 2,
+        "http.responses.5xx": 1,
+        "http.inference.2xx": 3,
+        "http.inference.4xx": 2,
+        "http.inference.5xx": 1,
+    }
+
+
+def test_of_many_tracebacks_the_first_and_last_are_read_and_all_are_counted() -> None:
+    one = (
+        "(APIServer pid=7) ERROR 11-30 13:{0:02d}:00 [serving.py:417] Traceback (most recent call last):\n"
+        '(APIServer pid=7) ERROR 11-30 13:{0:02d}:00 [serving.py:417]   File "/x/vllm/v1/engine/async_llm.py", line 1, in generate\n'
+        "(APIServer pid=7) ERROR 11-30 13:{0:02d}:00 [serving.py:417] ValueError: number {0}\n"
+    )
+    found = part("".join(one.format(i) for i in range(60))).events["exception"]
+    assert found.count == 60
+    assert [e.values["exception.message"] for e in found.events] == [f"number {i}" for i in (*range(16), *range(44, 60))]
+    assert found.events[-1].ref.line == 180
+
+
+def test_a_word_behind_another_bracket_is_no_request() -> None:
+    text = "INFO 11-30 13:00:00 [a.py:1] the user wrote [x] Received request 1: params: x\n"
+    assert "request.received" not in part(text * 40).events
+
+
 def test_of_many_requests_the_first_and_last_are_kept_and_all_are_counted() -> None:
     text = "".join(f"INFO 11-30 13:{i // 60:02d}:{i % 60:02d} [logger.py:39] Received request r{i}: params: x\n" for i in range(500))
     found = part(text).events["request.received"]

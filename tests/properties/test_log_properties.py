@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from itertools import pairwise
 from pathlib import Path
@@ -79,6 +80,19 @@ def test_merging_is_the_same_for_any_cuts_in_any_grouping(pieces: list[bytes], c
 def test_a_series_does_not_depend_on_where_it_was_cut(samples: list[tuple[float, int]], cut: int) -> None:
     points = [Point(value, float(time), Ref("s", line, "")) for line, (value, time) in enumerate(samples, 1)]
     assert Series.of(points[:cut]).merge(Series.of(points[cut:])) == Series.of(points)
+
+
+@QUICK
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.integers(0, 9_000)), min_size=1, max_size=60), st.booleans())
+def test_columns_give_the_series_of_their_points_and_survive_a_pickle(samples: list[tuple[float, int]], ordered: bool) -> None:
+    times = [float(time) for _, time in samples]
+    times = sorted(times) if ordered else times
+    values = [value for value, _ in samples]
+    points = [Point(value, time, Ref("s", line, "")) for line, (value, time) in enumerate(zip(values, times, strict=True))]
+    found = Series.of_columns(times, {"a": values}, lambda line: Ref("s", line, ""))["a"]
+    assert found == Series.of(points)
+    assert found.points() == Series.of(points).points()
+    assert pickle.loads(pickle.dumps(found)) == found
 
 
 def test_equal_extremes_of_a_bucket_are_told_apart_by_time_and_line() -> None:

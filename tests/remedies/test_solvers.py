@@ -63,6 +63,12 @@ def test_utilization_rises_by_what_the_start_lacked_and_no_further_than_the_card
     assert solved("more_utilization", facts={**CARD, **facts}, events={TOO_LONG: event}) == value
 
 
+@pytest.mark.parametrize(("free", "value"), [(12.0, 0.49), (23.9, 0.99), (2.0, "no room")])
+def test_a_start_may_ask_for_what_is_free(free: float, value: object) -> None:
+    event: Figures = {"free": free * GIB, "total": 24 * GIB, "budget": 21.6 * GIB}
+    assert solved("utilization_that_is_free", "startup-free-memory-taken", events={"startup.free_below_budget": event}) == value
+
+
 def test_in_service_utilization_leaves_context_and_graphs_their_room() -> None:
     assert solved("more_utilization", "kv-cache-exhaustion", facts=CARD) == 0.95
     assert solved("more_utilization", "kv-cache-exhaustion", facts={**CARD, "memory.graphs": GIB}) == 0.91

@@ -115,6 +115,16 @@ def less_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evalua
     return Known(round(f.utilization - UTILIZATION_STEP, 2))
 
 
+def utilization_that_is_free(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """The share of the card that was free at the start, rounded down to a hundredth; none where that is less than a tenth: no model fits."""
+    for event in run.events_of("startup.free_below_budget"):
+        free, total = (event.values.get(f"startup.free_below_budget.{n}") for n in ("free", "total"))
+        if isinstance(free, int | float) and isinstance(total, int | float) and total > 0:
+            share = math.floor(100 * (free - PRINTED_GIB) / total) / 100
+            return Known(share, (event.ref,)) if share >= 0.1 else None
+    return Unknown("startup-log")
+
+
 def cpu_space(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
     """GiB for the CPU backend's pool: what one full-length request needs, or what all that were present need."""
     f = look(case, run, finding, evaluator)
@@ -269,6 +279,7 @@ SOLVERS: dict[str, Solver] = {
     "max_model_len_that_fits": max_model_len_that_fits,
     "more_utilization": more_utilization,
     "less_utilization": less_utilization,
+    "utilization_that_is_free": utilization_that_is_free,
     "cpu_space": cpu_space,
     "seqs_for_the_queue": seqs_for_the_queue,
     "seqs_that_fit": seqs_that_fit,

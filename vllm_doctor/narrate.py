@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 
 from . import __version__
 from .assemble import STARTUP_FAILURES
@@ -217,6 +218,7 @@ ORDER_ONLY = 2 * 86400.0
 """Scrapes without a time are numbered 0, 1, 2 ... on their axis: that is an order, not a date."""
 
 
+@lru_cache(maxsize=8192)  # the series of a run share their times
 def iso(time: float | None) -> str | None:
     """Seconds of a stream's own clock as ISO 8601 without zone."""
     if time is None or time < ORDER_ONLY:

@@ -22,7 +22,7 @@ LOOK_BACK = 200
 """Lines above an error whose traceback has lost its first line in which frames are looked for."""
 
 _HEAD = lazy(lines.RAW_HEAD)
-_INDENT = (b" ", b"\n", b"\r", b"\t", b"", b"|", b"+")
+_INDENT = frozenset((b" ", b"\n", b"\r", b"\t", b"", b"|", b"+"))
 _CONTINUES = (b"Traceback (most", b"During handling", b"The above exc")
 _CONTINUES_TEXT = tuple(text.decode() for text in _CONTINUES)
 _LEVELS = (b"INFO", b"WARNING", b"ERROR", b"DEBUG")
@@ -65,11 +65,11 @@ def _frame(data: bytes, at: int) -> Frame | None:
 
 def _unindented(data: bytes, start: bytes, position: int, limit: int) -> int:
     """The first line from `position` on that begins with `start` (a newline and a head) and whose message is not indented; -1 if none."""
-    while (position := data.find(start, position, limit)) >= 0:
-        end = position + len(start)
-        if data[end : end + 1] not in _INDENT:
-            return position + 1
-        position = end
+    size, find = len(start), data.find
+    while (position := find(start, position, limit)) >= 0:
+        position += size
+        if data[position : position + 1] not in _INDENT:
+            return position - size + 1
     return -1
 
 

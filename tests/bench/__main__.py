@@ -79,7 +79,7 @@ def literals() -> list[str]:
 
 
 def row(what: str, figure: str, aim: str) -> None:
-    print(f"{what:52} {figure:>34}   aim {aim}", flush=True)
+    print(f"{what:52} {figure:>34}" + (f"   aim {aim}" if aim else ""), flush=True)
 
 
 def scanning(log: Path, folder: Path, repeat: int) -> None:
@@ -105,6 +105,7 @@ def scanning(log: Path, folder: Path, repeat: int) -> None:
     gain = one.wall / two.wall
     small = "" if log.stat().st_size >= PARALLEL_FROM else f", one is used below {PARALLEL_FROM >> 20} MiB"
     row("  two cores against one", f"{gain:.2f} x{small}", ">= 1.7 x")
+    row("    CPU of both", f"{two.cpu:.2f} s against {one.cpu:.2f} s", "")
 
 
 def shares(log: Path, repeat: int) -> None:

@@ -142,6 +142,7 @@ class _Fold:
         self.given_up = table.disabled()
         self.places, self.indices = [0], [0]  # offsets where lines begin, ascending, and how many lines are before each
         self.minutes: dict[bytes, float | None] = {}
+        self.first_stamp = stamps_in.first(data, 0, len(data))
         self.stamp_searched = 0  # offset up to which the last stamp is known
         self.stamp_time: float | None = None
         self.owned: dict[int, tracebacks.Traceback] = {}
@@ -385,7 +386,7 @@ class _Fold:
 
     def _time_before(self, offset: int) -> float | None:
         """The last stamp before an offset."""
-        if offset > self.stamp_searched:
+        if offset > self.stamp_searched and self.first_stamp is not None:
             found = stamps_in.last(self.data, self.stamp_searched, offset)
             time = lines.seconds(found, self.clock) if found is not None else None
             self.stamp_time = self.stamp_time if time is None else time
@@ -471,7 +472,7 @@ class _Fold:
         if self.stamps is not None:
             known = [t for t in self.stamps[part.line : part.line + part.lines] if not math.isnan(t)]
             return (known[0], known[-1]) if known else (None, None)
-        found = stamps_in.first(self.data, part.start, part.end)
+        found = None if self.first_stamp is None else stamps_in.first(self.data, part.start, part.end)
         return (None, None) if found is None else (lines.seconds(found, self.clock), part.last_time)
 
     def _access(self, part: Gathering) -> dict[str, int]:

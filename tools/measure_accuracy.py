@@ -66,7 +66,7 @@ def write(right: Counter[str], total: Counter[str], misses: list[str], cases: in
         "",
         "The stated confidence is (right + 1) / (n + 2), Laplace's rule of succession: no count of a few dozen proves 100 %. It is one",
         "figure per status over all causes, never fitted per cause. Cases whose cause has no rule yet answer *inconclusive* and are in",
-        "none of these rows.",
+        "none of these rows. The rules were written with these cases at hand: on logs that nobody has seen yet, expect less.",
         "",
         "Not the expected cause:",
         "",

@@ -86,9 +86,24 @@ def diagnose(case: Case, rules: RuleSet, language: str = "en", model: Model | No
     findings = ranked(judgements, rules)
     answer, missing = verdict(case, findings, evaluator)
     narrator = Narrator(case, rules, language)
-    told = [(j, advise(case, j, rules, evaluator), _not_remedies(j, case, rules, evaluator, narrator)) for j in findings]
+    told = [(j, a, _not_remedies(j, case, rules, evaluator, narrator)) for j, a in _agreeing(findings, case, rules, evaluator)]
     report = assemble_report(case, rules, language, answer, missing, told, [j for j in judgements if not j.status])
     return structs.replace(report, memory=_memory(case, model), commands=_commands(case, told[:1], rules, narrator))
+
+
+def _agreeing(findings: Sequence[Judgement], case: Case, rules: RuleSet, evaluator: Evaluator) -> list[tuple[Judgement, list[Advice]]]:
+    """Each finding with its advice. One report does not set an option to two values: the finding that ranks higher has its way."""
+    settled: dict[tuple[str, str], tuple[str | None, object]] = {}
+    result = []
+    for finding in findings:
+        kept = []
+        for advice in advise(case, finding, rules, evaluator):
+            place = (finding.run, advice.option or "")
+            move = (advice.action, advice.to)
+            if advice.option is None or settled.setdefault(place, move) == move:
+                kept.append(advice)
+        result.append((finding, kept))
+    return result
 
 
 def _commands(case: Case, leading: Sequence[tuple[Judgement, Sequence[Advice], object]], rules: RuleSet, narrator: Narrator) -> tuple[Command, ...]:

@@ -169,6 +169,89 @@ def test_what_is_masked_keeps_the_text_around_it(text: str, expected: str) -> No
     assert clean(text) == expected
 
 
+LEAKED = [
+    # Several lines of a prompt, of which the last is not in the text. What vLLM's own logger wrote stays.
+    (
+        "Received request cmpl-1: prompt: 'Summarise:\nPatient Lee, it's bad\nERROR 11-30 13:54:03 [core.py:720] fatal\nLee",
+        "Received request cmpl-1: prompt: '***\n***\nERROR 11-30 13:54:03 [core.py:720] fatal\n***",
+    ),
+    ("Generated response x: output: 'first\nsecond", "Generated response x: output: '***\n***"),
+    ("prompt: 'it's Lee's letter', params: SamplingParams(n=1)", "prompt: '***', params: SamplingParams(n=1)"),
+    # Variables of a pod.
+    ('{"name":"HF_TOKEN","value":"zq81abc"}', '{"name":"HF_TOKEN","value":"***"}'),
+    ('{\n  "name": "HF_TOKEN",\n  "value": "zq81"\n}', '{\n  "name": "HF_TOKEN",\n  "value": "***"\n}'),
+    ('{\\"name\\":\\"HF_TOKEN\\",\\"value\\":\\"zq81\\"}', '{\\"name\\":\\"HF_TOKEN\\",\\"value\\":\\"***\\"}'),
+    ('{"value":"zq81abc","name":"HF_TOKEN"}', '{"value":"***","name":"HF_TOKEN"}'),
+    ("[{name: VLLM_API_KEY, value: zq81}, {name: PORT, value: 8000}]", "[{name: VLLM_API_KEY, value: ***}, {name: PORT, value: 8000}]"),
+    ("- name: HF_TOKEN\n  value: zq81", "- name: HF_TOKEN\n  value: ***"),
+    # Addresses that are secrets.
+    ("https://qyapi.weixin.qq.com/cgi-bin/webhook/send?key=693a91f6-7abc-4bc4-97a0", "https://host-1/cgi-bin/webhook/send?key=***"),
+    ("https://api.telegram.org/bot123456:ABC-zq81/sendMessage", "https://host-1/bot***/sendMessage"),
+    ("https://hooks.zapier.com/hooks/catch/123456/abzq81/", "https://host-1/hooks/catch/***"),
+    ("https://ptb.discord.com/api/v10/webhooks/12/zq81", "https://host-1/api/v10/webhooks/***"),
+    ("https://oapi.dingtalk.com/robot/send?access_token=zq81aaaa", "https://oapi.dingtalk.com/robot/send?access_token=***"),
+    ("https://hook.eu1.make.com/zq81abc", "https://host-1/***"),
+    ("https://s.example/a?X-Goog-Signature=zq81abcdef&x=1", "https://host-1/a?X-Goog-Signature=***&x=1"),
+    # What people asked, in other places than request lines.
+    ('"GET /generate?prompt=tell%20zq81&n=1 HTTP/1.1"', '"GET /generate?prompt=***&n=1 HTTP/1.1"'),
+    ("input_ids: tensor([[101, 2023],\n  [7, 8]])", "input_ids: tensor([***\n])"),
+    ("my_ids: [1, 2, 811], block_ids: [3, 4], request_ids: ['a']", "my_ids: [***], block_ids: [3, 4], request_ids: ['a']"),
+    ("got tensor([  101, 2023,\n   811], device='cuda:0')", "got tensor([***\n], device='cuda:0')"),
+    ("用户提问：我得了什么病", "用户提问：***"),
+    ("用户输入：zq81", "用户输入：***"),
+    # Secrets in sentences and files.
+    ("Invalid API key provided: zq81.", "Invalid API key provided: ***."),
+    ("api key (zq81) rejected", "api key (***) rejected"),
+    ("the password is: zqlet", "the password is: ***"),
+    ("using password zqlet for bob", "using password *** for bob"),
+    ("数据库密码 zq81，数据库密码：zqlet", "数据库密码 ***，数据库密码：***"),
+    ("api_key＝zq81 password：zqlet", "api_key＝*** password：***"),
+    ("api_key: |\n  zq81\n  zq82\nport: 8", "api_key: |\n  ***\n\nport: 8"),
+    ('password = """\nzq81\n"""\nport = 1', 'password = "***\n\n"""\nport = 1'),
+    ("vllm\x00serve\x00--api-key\x00zq81\x00--port\x008000", "vllm\x00serve\x00--api-key\x00***\x00--port\x008000"),
+    (r"vllm\x00--api-key\x00zq81\x00--port\x008000\x00HF_TOKEN=zq82\x00A=1", r"vllm\x00--api-key\x00***\x00--port\x008000\x00HF_TOKEN=***\x00A=1"),
+    ("routing_key=zq81", "routing_key=***"),
+    ("machine x\n  login user\n  password zqlet\n", "machine x\n  login user\n  password ***\n"),
+    ("db1:5432:usage:vllm:zq81", "db1:5432:usage:vllm:***"),
+    ("wrote WANDB key " + "0123456789" * 4, "wrote WANDB key ***"),
+    ('"private_key_id": "zq81abc"', '"private_key_id": "***"'),
+    ("using encryption key deadbeef00112233", "using encryption key ***"),
+    # Who and where.
+    ("/mnt/nfs/users/zqlee/m /users/zqlee /data/home/zqlee", "/mnt/nfs/users/user-1/m /users/user-1 /data/home/user-1"),
+    ("www.evil.example and evil-2.corp.com", "host-1 and host-2"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), LEAKED, ids=lambda t: t[:30])
+def test_secrets_in_less_usual_places_are_masked(text: str, expected: str) -> None:
+    assert clean(text) == expected
+    assert clean(expected) == expected
+
+
+HARMLESS = [
+    "API key is required; invalid api key; the API key was not provided",
+    "Access denied (using password: YES); using password authentication; password file /etc/x",
+    "tensor([1.5, 2.5]) tensor([0]) block_ids: [1, 2, 3] device_ids=[0, 1]",
+    '{"name": "VLLM_USE_V1", "value": "1"}, {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}}',
+    "00:11:22:33 vllm/core.py:720:5:note: see 12:30:45:678:90",
+    "令牌 数 128, 密码 未设置, 用户 提问",
+]
+
+
+@pytest.mark.parametrize("text", HARMLESS, ids=lambda t: t[:30])
+def test_what_only_looks_like_a_secret_stays(text: str) -> None:
+    assert clean(text) == text
+
+
+def test_a_prompt_that_opens_in_the_line_before_is_masked_in_the_lines_after() -> None:
+    from vllm_doctor.redact import _Cleaner
+
+    line = msgspec.to_builtins(Line("a.log", 8, "Patient Lee", before=("Received request x: prompt: 'Summarise:",), after=("HIV positive",)))
+    done = _Cleaner()
+    cleaned = done.walk(line, done.text)
+    assert (cleaned["before"], cleaned["text"], cleaned["after"]) == (["Received request x: prompt: '***"], "***", ["***"])
+
+
 def test_names_tell_secrets_from_settings() -> None:
     secret = [
         "HF_TOKEN",
@@ -226,7 +309,8 @@ def test_a_change_of_a_secret_option_does_not_show_it() -> None:
 ATTACKS = ['"', "\\", '\\"', "'", "prompt: '", "prompt: [", "prompt: x, params: ", "token_ids: [1,", "password = ", "api_key=", "--api-key ", "a.", "a-", "a@b.", "1.", "10.0.0.1 ",
            "::", "a:", "dead:", "eyJaaaaaaa.", "hf_", "sk-", "Bearer ", "http://a:", "http://a@", "-----BEGIN PRIVATE KEY-----", "/home/a/", "C:\\\\Users\\\\", "user=", "host: a",
            "[a-1]:29500 ", "<|im_start|>", "[INST]", "Received request x: prompt: y ", "Nov 30 13:54:03 a b: ", "a_key_", "([{", 'messages: [{"content": "', "\n", 'prompt: "\n',
-           "-----BEGIN PRIVATE KEY-----\n", "name: A_KEY\nvalue: ", "ssh -a -b ", "AKIA", "\x00", "密码是", "cookie: ", "A" * 63 + "\n", "aa:"]  # fmt: skip
+           "-----BEGIN PRIVATE KEY-----\n", "name: A_KEY\nvalue: ", "ssh -a -b ", "AKIA", "\x00", "密码是", "cookie: ", "A" * 63 + "\n", "aa:", '"""', "'\"\"\"", "name: A_KEY value: b ", '"value":"b"', "api_key: |\n  x\n", "password ", "login a ", "hook.", "/hooks/", "?q=a&",
+           "tensor([1, 2, ", "a_ids: [1,\n", "a:1234:", "wandb ", "api key ", "api key provided ", "www.a.", "用户提问：", "\\x00--api-key", "prompt: 'a'b"]  # fmt: skip
 BOUNDED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_CPU, (240, 240))  # no stopwatch: it ends what would never end

@@ -10,7 +10,9 @@ _MASKED = Lazy(r"(?:host|ip|mac|user|email)-\d+")
 _EMAIL = Lazy(r"(?<![\w.+-])[\w.+-]{1,64}@(?:\w(?:[\w-]{0,62})\.){1,8}[^\W\d_]{2,24}(?![\w-])")
 _SHELL = Lazy(r"(?<![\w.@/:-])([a-z_][\w.-]{0,31})@([A-Za-z0-9][\w.-]{0,100})(?=:[~/]|:\s?\S{0,100}[$#]|\s[~/]|\])")
 _SSH = Lazy(r"\b((?:ssh|scp|rsync|sftp)\s(?:-\S{1,20}\s){0,4})([a-z_][\w.-]{0,31})@([A-Za-z0-9][\w.-]{0,100})")
-_HOME = Lazy(r"((?:/home|/Users|[A-Za-z]:\\{1,4}Users|[A-Za-z]:/Users)(?:/|\\{1,4}))([^/\\\s:\"'<>|;,)\]}]{1,64}(?: [^/\\\s:\"'<>|]{1,32}(?=\\))?)")
+_HOME = Lazy(
+    r"((?:/home|/[Uu]sers|[A-Za-z]:\\{1,4}Users|[A-Za-z]:/Users)(?:/|\\{1,4}))([^/\\\s:\"'<>|;,)\]}]{1,64}(?: [^/\\\s:\"'<>|]{1,32}(?=\\))?)"
+)
 _USER = Lazy(
     r"(?:(?<![\w.-])((?:USER|LOGNAME|USERNAME|SUDO_USER|user|username|user_name|userName|login)=|(?:username|user_name|login)\s{0,3}:\s{0,3}"
     r"|(?:\\{0,3}[\"'])(?:user|username|user_name|login|owner)(?:\\{0,3}[\"']): ?(?=\\{0,3}[\"']))"
@@ -20,9 +22,10 @@ _USERISH = Lazy("(?i)user|login|logname|uid=|owner")
 _URL = Lazy(r"([A-Za-z][A-Za-z0-9+.-]{0,20}://(?:\*\*\*@)?)(\[[0-9A-Fa-f:.%\w]{2,60}\]|[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?)")
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?"
 _TO = r"(?:\\{0,3}[\"'])?\s{0,10}[=:]\s{0,3}\\{0,3}[\"']?"
-_STRONG = "com|org|edu|gov|cn|jp|kr|tw|hk|de|uk|fr|eu|ru|xyz|cloud|internal|lan|corp|intra|intranet|localdomain|arpa"
+_STRONG = "com|org|edu|gov|cn|jp|kr|tw|hk|de|uk|fr|eu|ru|xyz|cloud|internal|lan|corp|intra|intranet|localdomain|arpa|example|invalid|onion"
 _WEAK = "net|io|ai|dev|co|local|home|svc|consul|tech|in|us|ca|ch|nl|se|sg|au|br|pl|mil"
 _NAME = Lazy(rf"(?<![\w.@/\\-])((?:[A-Za-z0-9](?:[A-Za-z0-9-]{{0,62}})\.){{1,9}}(?:({_STRONG}|{_STRONG.upper()})|{_WEAK}))(?![\w(-]|\.\w)")
+_WWW = Lazy(r"(?<![\w.@-])www\.(?:[A-Za-z0-9-]{1,63}\.){1,6}[A-Za-z]{2,24}(?![\w-])")
 _MODULES = words("torch vllm ray asyncio transformers numpy uvicorn starlette fastapi triton threading nn np self os sys")
 _AWS = Lazy(r"(?<![\w.-])ip-\d{1,3}(?:-\d{1,3}){3}(?![\w-])")
 _CERTAIN = (
@@ -97,6 +100,8 @@ class Masks:
         if "." in text:
             text = _V4.re.sub(self._v4, text)
             text = _NAME.re.sub(self._dotted, text)
+            if "www." in text:
+                text = _WWW.re.sub(lambda m: self.host(m[0]), text)
         if ":" in text or "-" in text:
             text = _MAC.re.sub(lambda m: self._other("mac", m[0].lower()), text)
         if text.count(":") > 1:

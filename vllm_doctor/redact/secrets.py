@@ -14,17 +14,18 @@ from functools import lru_cache
 from .spans import MASK, Lazy, balanced_end, line_end, mask, opening_quote, quoted_end, words
 
 _TRIGGER = re.compile(
-    r"key|token|secret|passw|passphrase|pwd|credential|auth|cookie|webhook|dsn|connection|salt|[?&;]sig|密|令牌|口令", re.IGNORECASE
+    r"key|token|secret|passw|passphrase|pwd|credential|auth|cookie|webhook|dsn|connection|salt|signature|[?&;]sig|密|令牌|口令", re.IGNORECASE
 )
 _NAME = re.compile(
-    r"(?:(?<![\w.-])|(?<=\\[nrt]))(?P<dashes>--?)?(?P<name>(?:api|access|secret|API|Api|Access|Secret) [Kk]eys?"
+    r"(?:(?<![\w.-])(?!(?<=\\)(?:x00|u0000))|(?<=\\[nrt])|(?<=\\x00)|(?<=\\u0000)|(?<=[\u4e00-\u9fff])(?=[密口令]))"
+    r"(?P<dashes>--?)?(?P<name>(?:api|access|secret|API|Api|Access|Secret) [Kk]eys?"
     r"|[A-Za-z_][\w.-]{1,127}|密码|口令|密钥|令牌)"
-    r"(?P<sep>(?:\\{0,15}[\"'])?\]?\s{0,3}(?:=>|:=|[:=：])\s{0,3}(?:b(?=[\"']))?"
-    r"|\\{0,15}[\"'],\s{0,3}b?(?=\\{0,15}[\"'])|[ \t]{1,3}|\n[ \t]{0,40}- | ?是 ?)"
+    r"(?P<sep>(?:\\{0,15}[\"'])?\]?\s{0,3}(?:=>|:=|[:=：＝])\s{0,3}(?:b(?=[\"']))?"
+    r"|\\{0,15}[\"'],\s{0,3}b?(?=\\{0,15}[\"'])|[ \t]{1,3}|\n[ \t]{0,40}- | ?[是为] ?|\x00|\\x00|\\u0000)"
 )
 _OWNED_KEYS = words(
     "api access secret private account signing encryption master auth storage subscription service license client shared hmac admin "
-    "session ssh app deploy data root user webhook bot server vllm openai hf"
+    "session ssh app deploy data root user webhook bot server vllm openai hf routing integration ingest write"
 )
 _OWNED_TOKENS = _OWNED_KEYS | words(
     "bearer refresh id security github gitlab slack huggingface hub write read personal vault csrf wandb npm pypi ngc discord telegram x sas"
@@ -37,7 +38,9 @@ _NOT_THE_SECRET = words(
     "file files path dir name names header headers ref refs env len length count counts ids limit budget type types endpoint enabled "
     "required policy size bytes throughput usage arn rotation version"
 )
-_BARE = re.compile(r"(?:(?!&[\w.-]{1,40}=|\\[nrtu\"'])[^\s\"'<>|])+")
+_BARE = re.compile(r"(?:(?!&[\w.-]{1,40}=|\\[nrtu\"']|\\x00)[^\s\x00\"'<>|])+")
+_BLOCK = re.compile(r"[|>][-+\d]{0,2}[ \t]{0,3}\n([ \t]{1,40})(?=\S)")
+"""A block of YAML: the value is what follows at this depth."""
 _SCHEME = re.compile(r"(?:bearer|basic|token|digest|apikey|negotiate)\s{1,3}", re.IGNORECASE)
 _HARMLESS = words(
     "none null nil true false yes no auto required invalid missing empty unset set not is the a an to for of in and or not_set optional "
@@ -47,7 +50,13 @@ _MORE = Lazy(r"[ \t]{1,3}(?![-'\"])(?=[^\s/]{0,80}\d)([^\s/]{8,200})(?=\s|$)")
 _KEY_HEAD = Lazy(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20}-----")
 _KEY_FOOT = Lazy(r"-----END [A-Z0-9 ]{0,40}-----")
 _LONGEST_KEY = 20_000
-_POD_VARIABLE = Lazy(r"(name:\s{0,3}[\"']?([\w.-]{2,100})[\"']?[ \t]{0,3}\n[ \t]{0,60}value:[ \t]{1,3}[\"']?)([^\s\"']+)")
+_Q = r"\\{0,15}[\"']?"
+_POD_GAP = r"(?:\\{1,15}[nrt]|\s){0,60}"
+_POD_VALUE = rf"{_Q}[Vv]alue{_Q}\s{{0,3}}[:=]\s{{0,3}}{_Q}"
+_POD_NAME = rf"{_Q}\b[Nn]ame{_Q}\s{{0,3}}[:=]\s{{0,3}}{_Q}([\w.-]{{2,100}}){_Q}"
+_POD_VARIABLE = Lazy(rf"({_POD_NAME}{_POD_GAP},?{_POD_GAP}{_POD_VALUE})([^\s\"'\\,}}\]]+)")
+_POD_TURNED = Lazy(rf"({_POD_VALUE})([^\s\"'\\,}}\]]+)({_Q}{_POD_GAP},?{_POD_GAP}{_POD_NAME})")
+"""A variable of a pod as YAML and JSON write it, in either order."""
 _ORPHAN = re.compile(r"(?m)^([ \t]{0,40}(?:- |value: )?[\"']?)([A-Za-z0-9+/]{20,}={0,2})(?=[\"']?,?[ \t\r]{0,3}$)")
 """A line that holds nothing but a random value: of a list or a key whose other lines were not quoted."""
 _HEADERS = re.compile(r"^(?:proxy[_-])?authorization$|^(?:set[_-])?cookie$", re.IGNORECASE)
@@ -60,11 +69,58 @@ def _shape(literal: str, pattern: str, kept: str | Callable[[re.Match[str]], str
     return literal, Lazy(pattern), kept
 
 
+_PROSE_KEY = (
+    r"(?i)\b(?:(?:api|access|secret|auth|private|encryption|signing|master|session|license|bearer|routing)[ _-]?)(?:key|token)s?"
+    r"(?:(?: (?:provided|supplied|given|used|received|sent|is|was|of|being))*(?: ?[:：=＝]\s{0,3}| (?=\S{0,200}\d))|(?= ?[(\[]))"
+    r"[ \t]?[(\[\"'`“]{0,2}(?P<value>[^\s\"'`()\[\],;“”]{4,500})"
+)
+_PROSE_PASSWORD = (
+    r"(?i)\b(?:password|passphrase|passwd|secret)(?: (?:is|was|of|provided|used|supplied))?(?:[ \t]?[:：=＝][ \t]{0,3}|(?<=using password)[ \t]"
+    r"|(?<=with password)[ \t]|(?<=using passphrase)[ \t]|(?<=using passwd)[ \t])[\"'`“(]?(?P<value>[^\s\"'`()“”,;]{2,500})"
+)
+_SAID = words(
+    "authentication auth file files from for instead which that has was are set not stored in via is and or field manager protection protected "
+    "provided invalid required missing length rejected expired was hash hashing hashes prompt based login only support"
+)
+
+
+def _told(match: re.Match[str]) -> str:
+    """A secret that a sentence names. Words of the language, and settings, are none."""
+    value = match["value"].rstrip(".")
+    start = match.start("value") - match.start()
+    if value.lower() in _SAID or harmless(value) or value.startswith(("-", "/")) or is_secret_name(value):
+        return match[0]
+    if value.isalpha() and value.islower() and match[0][:start].rstrip("([ ").lower().endswith(("key", "token", "keys", "tokens")):
+        return match[0]
+    return match[0][:start] + MASK + match[0][start + len(value) :]
+
+
+def _webhook(match: re.Match[str]) -> str:
+    """The path of an address that is there to be called back; public pages about such addresses have words in it only."""
+    return match[1] + MASK if re.search(r"\d", match[0][len(match[1]) :]) else match[0]
+
+
 _SHAPES: tuple[_Shape, ...] = (
     _shape("://", r"([A-Za-z][A-Za-z0-9+.-]{0,30}://)[^\s/@?#\"'<>]{1,1000}@", r"\1" + MASK + "@"),
+    _shape("bot", r"(/(?:file/)?bot)\d{5,12}:[\w-]{6,}", r"\1" + MASK),
+    _shape(":AA", r"\b\d{8,10}:AA[\w-]{30,40}(?![\w-])"),
+    _shape("key=", r"([?&]key=)[^&\s\"'<>*$]{4,}", r"\1" + MASK),
+    _shape("/hooks/", r"(/hooks/(?:catch/|standard/)?)(?!catch/|standard/)[\w/+.-]*[\w/+-]", r"\1" + MASK),
+    _shape("ifttt", r"(maker\.ifttt\.com/[\w/-]{0,100}/key/)[\w-]+", r"\1" + MASK),
+    _shape("pagerduty", r"(pagerduty\.com/(?:integration|x-ere)/)[\w-]+", r"\1" + MASK),
+    _shape(
+        "hook",
+        r"(://[\w.-]{0,100}?hooks?[\w-]{0,20}\.(?:[\w-]{1,60}\.){1,4}[a-z]{2,24}/)(?!services/\*|workflows/\*|hooks/)[\w/+.@-]*[\w/+-]",
+        _webhook,
+    ),
+    _shape("/web", r"(/web-?hooks?\w{0,3}/(?:v\d/)?)(?=[\w/@.-]*\d)[\w/@.-]*[\w/-]", r"\1" + MASK),
     _shape("hooks.slack", r"(hooks\.slack\.com/(?:services|workflows)/)[\w/+-]+", r"\1" + MASK),
     _shape("/hook/", r"(/open-apis/bot/(?:v2/)?hook/)[\w-]+", r"\1" + MASK),
-    _shape("webhook", r"((?:discord(?:app)?\.com/api/webhooks|\.office\.com/webhook\w{0,3}|\.office365\.com/webhook)/)[\w/@.-]+", r"\1" + MASK),
+    _shape(
+        "webhook",
+        r"((?:discord(?:app)?\.com/api/(?:v\d{1,2}/)?webhooks|\.office\.com/webhook\w{0,3}|\.office365\.com/webhook)/)[\w/@.-]+",
+        r"\1" + MASK,
+    ),
     _shape("hf_", rf"\bhf_(?:(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{{6,}}|[A-Za-z0-9]+{_CUT})", "hf_" + MASK),
     _shape("api_org_", r"\bapi_org_[A-Za-z0-9]{8,}", "api_org_" + MASK),
     _shape("sk-", rf"(?<![A-Za-z0-9])sk-(?:[A-Za-z0-9_-]{{8,}}|[A-Za-z0-9_-]+{_CUT})", "sk-" + MASK),
@@ -100,6 +156,17 @@ _SHAPES: tuple[_Shape, ...] = (
     _shape("ssh-", r"(\bssh-(?:rsa|ed25519|dss) )[A-Za-z0-9+/=]{20,}(?: \S{1,100})?", r"\1" + MASK),
     _shape("--user", r"(--(?:proxy-)?user[ =][\"']?[\w.@-]{1,64}:)[^\s\"']+", r"\1" + MASK),
     _shape("Pass", r"((?:PGPASSWORD|Password|Pwd)=)[^\s;\"']+", r"\1" + MASK),
+    _shape("", _PROSE_KEY, _told),
+    _shape("", _PROSE_PASSWORD, _told),
+    _shape("", r"(?:密码|口令|密钥|令牌)(?:[是为])?[ \t]{1,3}[\"'“‘「]?(?P<value>(?=[\w!@#$%^&*+/.=-]{0,80}[\d!@#$%^&*])[\x21-\x7e]{4,200})", _told),
+    _shape("word", r"(\blogin[ \t\n]{1,20}\S{1,100}[ \t\n]{1,20}password[ \t]{1,3})\S+", r"\1" + MASK),
+    _shape("password", r"(?m)(^[ \t]{0,20}password[ \t]{1,3})[^\s=:*]\S*(?=[ \t\r]{0,3}$)", r"\1" + MASK),
+    _shape(
+        ":",
+        r"(?m)((?:^|(?<=[\s'\"]))(?!(?:[0-9A-Fa-f]{1,4}:){4})[\w.*-]{1,100}:(?:\d{4,5}|\*):(?:[A-Za-z_]\w{0,60}|\*):(?:[A-Za-z_][\w.@-]{0,60}|\*):)(?![/:])[^\s\"':]{2,}",
+        r"\1" + MASK,
+    ),
+    _shape("", r"(?i)((?:wandb|netrc)[^\n]{0,200}?(?<![0-9a-z/]))[0-9a-f]{40}(?![0-9a-z])", r"\1" + MASK),
     _shape(
         "assword",
         r"((?:[Pp]assword|[Pp]assphrase)\s(?:is|was)\s{1,3}[\"']?)(?!(?:not|required|invalid|wrong|missing|incorrect|empty|set)\b)[^\s\"',]+",
@@ -115,8 +182,9 @@ def without_secrets(text: str) -> str:
     for literal, pattern, kept in _SHAPES:
         if literal in text:
             text = pattern.re.sub(kept, text)
-    if "value:" in text:
+    if "alue" in text and "ame" in text:
         text = _POD_VARIABLE.re.sub(lambda m: m[1] + MASK if is_secret_name(m[2]) and not harmless(m[3], m[2]) else m[0], text)
+        text = _POD_TURNED.re.sub(lambda m: m[1] + MASK + m[3] if is_secret_name(m[4]) and not harmless(m[2], m[4]) else m[0], text)
     text = _ORPHAN.sub(lambda m: m[1] + MASK if _mixed(m[2]) else m[0], text)
     return _named(text) if _TRIGGER.search(text) else text
 
@@ -147,7 +215,7 @@ def is_secret_name(name: str) -> bool:
     if name in ("PWD", "OLDPWD"):
         return False
     parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").replace(" ", "_").lower().strip("_").split("_")
-    if parts[-1] in _NOT_THE_SECRET or (parts[-1] == "id" and parts[-3:] != ["access", "key", "id"]):
+    if parts[-1] in _NOT_THE_SECRET or (parts[-1] == "id" and parts[-3:] not in (["access", "key", "id"], ["private", "key", "id"])):
         return False
     if any(p in _ALWAYS for p in parts) or parts[-1] in ("auth", "pwd", "dsn") or parts[-2:] == ["connection", "string"]:
         return True
@@ -167,12 +235,14 @@ def _named(text: str) -> str:
     while match := _NAME.search(text, at):
         at = match.end()
         name, sep = match["name"], match["sep"]
-        spaced = not sep.strip(" \t\n-")
+        spaced = not sep.strip(" \t\n-\0") or sep in ("\\x00", "\\u0000")
         if (spaced and match["dashes"] != "--") or not is_secret_name(name):
             at = match.end("name") if spaced else at
             continue
         start, end, at = _value(text, at, _HEADERS.match(name) is not None)
         value = text[start:end]
+        if value.lower() in ("value", "valuefrom", "value_from") and text[end : end + 1] in ("'", '"', "\\"):
+            continue  # {"name": "HF_TOKEN", "value": …}, which is dealt with
         if not harmless(value, name):
             out += [text[done:start], mask(value)]
             done = end
@@ -185,6 +255,11 @@ def _named(text: str) -> str:
 
 def _value(text: str, at: int, header: bool) -> tuple[int, int, int]:
     """(start, end, where to go on) of the value at `at`."""
+    if (block := _BLOCK.match(text, at)) is not None:
+        end = line_end(text, block.end())
+        while text.startswith(block[1], end + 1) and text[end : end + 1]:
+            end = line_end(text, end + 1)
+        return block.end(), end, end
     inner = opening_quote(text, at)
     if inner is not None:
         end, after = quoted_end(text, inner)

@@ -9,6 +9,7 @@ MASK = "***"
 
 _TOKEN = re.compile(r"[\[\](){}\"'\n]")
 _OPENING = re.compile(r"\\{0,15}[\"'“‘「]")
+_LONGEST_TRIPLE = 1 << 14
 _SMART = {"“": "”", "‘": "’", "「": "」"}
 
 
@@ -46,6 +47,12 @@ def quoted_end(text: str, inner: int) -> tuple[int, int]:
     if quote in _SMART:
         end = text.find(_SMART[quote], inner, limit)
         return (limit, limit) if end < 0 else (end, end + 1)
+    if text.startswith(quote * 2, inner) and text[inner - 2 : inner - 1] != "\\":  # of TOML and Python, which reach over lines
+        end = text.find(quote * 3, inner + 2, inner + _LONGEST_TRIPLE)
+        if end > 0:
+            return end, end + 3
+        if text[inner + 2 : inner + 3] not in ("", ",", ")", "}", "]"):
+            return (limit, limit) if newline < 0 else (min(len(text), inner + _LONGEST_TRIPLE),) * 2
     depth = backslashes(text, inner - 1, max(inner - 17, 0))
     at = inner
     while (at := text.find(quote, at, limit)) >= 0:

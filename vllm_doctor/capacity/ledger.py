@@ -12,12 +12,13 @@ from typing import Literal
 from msgspec import Struct, field
 
 from ..model.case import Case, Run
+from ..model.figures import figure
 from ..model.observations import Ref
 from ..model.report import Basis
 from ..ruleset.schema import Knowledge, Model
 from .defaults import limits_of
 from .generations import generation_of
-from .observed import Lengths, figure, lengths, option, positive, ratio, setup_of, total_bytes
+from .observed import Lengths, lengths, option, positive, ratio, setup_of, total_bytes
 from .setup import Budget, Setup
 from .size import requests_that_fit, size
 

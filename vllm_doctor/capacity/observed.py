@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from msgspec import Struct, structs
 
 from ..model.case import Case, Run
+from ..model.figures import figure
 from ..model.observations import Histogram, Ref, Scalar
 from ..ruleset.schema import Knowledge, Model
 from ..versions import generation
@@ -34,16 +35,6 @@ def option(run: Run, name: str) -> Scalar | None:
         if spelling in given and str(given[spelling]) not in ("None", "null", "***"):
             return given[spelling]
     return None
-
-
-def figure(value: object) -> float | None:
-    """A stated number that can be calculated with: finite, and of a size that a memory or a count can have."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if -LARGEST < value < LARGEST else None  # false for NaN as well
-
-
-LARGEST = 2**60
 
 
 def whole(value: Scalar | None) -> int | None:

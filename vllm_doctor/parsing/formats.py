@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..model.catalogue import observation
+from ..model.figures import figure
 from ..model.observations import Issue, Scalar
 from ..ruleset.errors import RuleError
 from ..ruleset.schema import Format, Gives
@@ -75,9 +76,12 @@ class Reader:
         return self.strikes >= STRIKES
 
     def read(self, line: Line) -> Values | None:
-        """What the line says, or None if it is of another kind."""
+        """What the line says, or None if it is of another kind. Numbers of a size that nothing has are left out."""
         if self._parser is not None:
-            return self._parser(line)
+            values = self._parser(line)
+            if values and any(isinstance(v, int | float) and v is not True and v is not False and figure(v) is None for v in values.values()):
+                return {n: v for n, v in values.items() if not isinstance(v, int | float) or isinstance(v, bool) or figure(v) is not None}
+            return values
         if self.source.regex is None or self.disabled:
             return None
         if self._pattern is None:
@@ -91,7 +95,7 @@ class Reader:
             return None
         if found is None:
             return None
-        values: Values = {}
+        values = {}
         for name, give in self._gives:
             value = _value(name, give, found)
             if value is not None:
@@ -117,7 +121,8 @@ def _value(name: str, give: Gives, found: Any) -> Scalar | None:
     except ValueError:
         return None
     factor = _FACTOR.get(give.unit, 1)
-    return value if factor == 1 else value * factor
+    value = value if factor == 1 else value * factor
+    return value if figure(value) is not None else None
 
 
 class Table:

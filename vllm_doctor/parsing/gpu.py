@@ -51,12 +51,12 @@ _OTHER_TOOLS = (
     (re.compile(r"\bGR3D_FREQ\b"), "tegrastats"),
 )
 
-_DEVICE = re.compile(r"\s*(\d+)\s+(\S.*?)\s+(?:On|Off|N/A|WDDM|TCC|MCDM|Enabled|Disabled|ERR!)\s*$")
+_DEVICE = re.compile(r"\s*(\d{1,6})\s+(\S.*?)\s+(?:On|Off|N/A|WDDM|TCC|MCDM|Enabled|Disabled|ERR!)\s*$")
 _BUS = re.compile(r"\s*(?:[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d|N/A|ERR!)\s")
-_MEMORY = re.compile(r"(\d+)\s*MiB\s*/\s*(\d+)\s*MiB")
-_PERCENT = re.compile(r"\s*(\d+)\s*%")
-_PROCESS = re.compile(r"\s*(\d+)\s+(?:(N/A|\d+)\s+(N/A|\d+)\s+)?(\d+|N/A|-)\s+(C\+G|M\+C|C|G)\s(.*?)\s+(\d+\s*MiB|N/A)\s*$")
-_MIG = re.compile(r"\s*(\d+)\s+(\d+|N/A)\s+(\d+|N/A)\s+(\d+)\s*$")
+_MEMORY = re.compile(r"(\d{1,12})\s*MiB\s*/\s*(\d{1,12})\s*MiB")
+_PERCENT = re.compile(r"\s*(\d{1,4})\s*%")
+_PROCESS = re.compile(r"\s*(\d{1,6})\s+(?:(N/A|\d+)\s+(N/A|\d+)\s+)?(\d{1,12}|N/A|-)\s+(C\+G|M\+C|C|G)\s(.*?)\s+(\d+\s*MiB|N/A)\s*$")
+_MIG = re.compile(r"\s*(\d{1,6})\s+(\d+|N/A)\s+(\d+|N/A)\s+(\d+)\s*$")
 _DATE = re.compile(r"\s*(?:\w{3} )?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (\w{3}) +(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4})\b")
 
 

@@ -117,7 +117,7 @@ def _row(table: _Table, text: str) -> dict[str, str] | None:
 
 def _gpu(row: dict[str, str], position: int, ref: Ref) -> Gpu:
     index = row.get("index", "")
-    busy = re.match(r"(\d+)", row.get("utilization.gpu", ""))
+    busy = re.match(r"(\d{1,4})", row.get("utilization.gpu", ""))
     name = row.get("name") or row.get("gpu_name") or ""
     return Gpu(
         index=int(index) if index.isascii() and index.isdigit() and len(index) < 6 else position,
@@ -168,7 +168,7 @@ def long_form(lines: Numbered, source: str) -> tuple[Gpu, ...]:
         key, colon, value = (part.strip() for part in text.partition(" : "))
         depth = len(line) - len(line.lstrip())
         ref = Ref(source, number, text[:400])
-        if key == "Timestamp" and (found := re.match(r"\w{3} (\w{3}) +(\d+) ([\d:]{8}) (\d{4})$", value)) and found[1] in MONTHS:
+        if key == "Timestamp" and (found := re.match(r"\w{3} (\w{3}) +(\d{1,2}) ([\d:]{8}) (\d{4})$", value)) and found[1] in MONTHS:
             time = _stamp(f"{found[4]}/{MONTHS.index(found[1]) + 1:02}/{int(found[2]):02} {found[3]}")
         elif named := re.match(r"GPU (\d{1,4}): (.+?) \(UUID: ", line):
             result.append(Gpu(int(named[1]), named[2], ref))
@@ -188,7 +188,7 @@ def long_form(lines: Numbered, source: str) -> tuple[Gpu, ...]:
         elif section == "FB Memory Usage" and key in ("Total", "Used"):
             field = "total_bytes" if key == "Total" else "used_bytes"
             result[-1] = structs.replace(gpu, ref=ref, **{field: mebibytes(value)})
-        elif section == "Utilization" and key.lower() == "gpu" and (busy := re.match(r"(\d+) %", value)):
+        elif section == "Utilization" and key.lower() == "gpu" and (busy := re.match(r"(\d{1,4}) %", value)):
             result[-1] = structs.replace(gpu, utilization=int(busy[1]) / 100)
         elif key == "Processes":
             result[-1] = structs.replace(gpu, processes_listed=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from ..model.figures import figure
 from ..model.observations import Histogram
 
 
@@ -64,7 +65,7 @@ def quantile(histogram: Histogram, q: float) -> float | None:
 def from_buckets(buckets: Iterable[tuple[float, float]], total: float | None, count: float | None) -> Histogram | None:
     """A histogram from its series, or None where some are missing or no numbers. Counts are made to ascend, as Prometheus does."""
     rows = list(buckets)
-    if total is None or not math.isfinite(total) or any(math.isnan(bound) or not math.isfinite(value) for bound, value in rows):
+    if total is None or figure(total) is None or any(math.isnan(bound) or figure(value) is None for bound, value in rows):
         return None
     rows.sort()
     if not rows or rows[-1][0] != math.inf:
@@ -75,4 +76,4 @@ def from_buckets(buckets: Iterable[tuple[float, float]], total: float | None, co
         if result and result[-1][0] == bound:
             result.pop()
         result.append((bound, max(value, below)))
-    return Histogram(tuple(result), total, result[-1][1] if count is None or not math.isfinite(count) else count)
+    return Histogram(tuple(result), total, result[-1][1] if count is None or figure(count) is None else count)

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from ..model.figures import figure
 from ..model.observations import Scalar
 from . import oom, tracebacks
 from .lazy import lazy
@@ -55,9 +56,12 @@ _SPEC = {
 
 
 def number(text: str) -> float | int:
-    """A printed number; thousands separators are allowed. Raises ValueError."""
+    """A printed number; thousands separators are allowed. Raises ValueError, also for a size that nothing has."""
     text = text.replace(",", "")
-    return float(text) if any(c in text for c in ".eEnN") else int(text)
+    value = float(text) if any(c in text for c in ".eEnN") else int(text)
+    if figure(value) is None:
+        raise ValueError("no figure")
+    return value
 
 
 def _pairs(text: str) -> dict[str, float | int]:
@@ -71,8 +75,8 @@ def _pairs(text: str) -> dict[str, float | int]:
 
 
 _USUAL = lazy(
-    r"Engine (\d{1,6}): Avg prompt throughput: (\d+\.\d+) tokens/s, Avg generation throughput: (\d+\.\d+) tokens/s, Running: (\d+) reqs, "
-    r"Waiting: (\d+) reqs, [CG]PU KV cache usage: (\d+\.\d+)%, Prefix cache hit rate: (\d+\.\d+)%"
+    r"Engine (\d{1,6}): Avg prompt throughput: (\d{1,15}\.\d+) tokens/s, Avg generation throughput: (\d{1,15}\.\d+) tokens/s, "
+    r"Running: (\d{1,15}) reqs, Waiting: (\d{1,15}) reqs, [CG]PU KV cache usage: (\d{1,15}\.\d+)%, Prefix cache hit rate: (\d{1,15}\.\d+)%"
 )
 """What most stats lines of V1 look like: the same as reading the parts, several times faster."""
 
@@ -324,8 +328,10 @@ def scheduler_dump(line: Line) -> Values | None:
         ("kv_cache_usage", "scheduler.dump.kv_usage"),
     ):
         found = re.search(rf"\b{key}=([\d.]+(?:e-?\d+)?)", line.message)
-        if found is not None:
-            values[name] = number(found[1])
+        try:
+            values |= {name: number(found[1])} if found is not None else {}
+        except ValueError:
+            continue  # dots in a row, or no figure
     return values or None
 
 

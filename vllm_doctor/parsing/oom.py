@@ -44,7 +44,7 @@ _ERRNO = lazy(r"\[Errno 12\] Cannot allocate memory|cudaHostAlloc")
 def _bytes(number: str, unit: str) -> int:
     try:
         return round(float(number) * _FACTOR[unit])
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0
 
 
@@ -60,12 +60,12 @@ def allocator(text: str) -> dict[str, Scalar] | None:
     if old is not None:
         gpu, sizes = old[1], old.groups()[1:]
         total, allocated, free, _, reserved = (_bytes(sizes[i], sizes[i + 1]) if sizes[i] else 0 for i in range(0, 10, 2))
-        values |= {"oom.gpu": int(gpu), "oom.total": total, "oom.free": free, "oom.allocated": allocated}
+        values |= {"oom.gpu": int(gpu[:6]), "oom.total": total, "oom.free": free, "oom.allocated": allocated}
         values["oom.reserved_unallocated"] = max(reserved - allocated, 0)
         return values
     capacity = _CAPACITY.search(text)
     if capacity is not None:
-        values |= {"oom.gpu": int(capacity[1]), "oom.total": _bytes(capacity[2], capacity[3]), "oom.free": _bytes(capacity[4], capacity[5])}
+        values |= {"oom.gpu": int(capacity[1][:6]), "oom.total": _bytes(capacity[2], capacity[3]), "oom.free": _bytes(capacity[4], capacity[5])}
     for name, pattern in (
         ("oom.this_process", _THIS),
         ("oom.allocated", _ALLOCATED),
@@ -108,5 +108,5 @@ def other(text: str) -> dict[str, Scalar] | None:
             return {"oom.source": "driver", "oom.device": device}
     cpu = _CPU.search(text)
     if cpu is not None:
-        return {"oom.source": "host", "oom.device": "CPU", "oom.requested": int(cpu[1] or cpu[2])}
+        return {"oom.source": "host", "oom.device": "CPU", "oom.requested": _bytes(cpu[1] or cpu[2], "bytes")}
     return {"oom.source": "host", "oom.device": "CPU"} if _ERRNO.search(text) else None

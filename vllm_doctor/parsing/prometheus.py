@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..model.catalogue import COUNTERS, HISTOGRAMS, OBSERVATIONS
+from ..model.figures import LARGEST
 from ..model.observations import Histogram, Issue, Ref, Scrape
 from ..ruleset.schema import Metric
 from .histograms import delta_counter, delta_histogram, from_buckets, quantile, sum_histograms
@@ -235,7 +236,7 @@ def _family(metric: Metric, samples: list[_Sample], source: str) -> tuple[_Famil
         return _histogram_family(metric, samples, source, result)
     for sample in samples:
         name = _signal_of(metric, sample.labels)
-        usable = math.isfinite(sample.value) and sample.value >= 0  # NaN and the -1 of a feature that is off are unknown, not 0
+        usable = 0 <= sample.value < LARGEST  # NaN and the -1 of a feature that is off are unknown, not 0
         if name is None or not usable:
             continue
         key = (name, _engine(sample.labels))

@@ -6,8 +6,8 @@ from ..model.observations import Ref, SocketQueue
 from .lazy import lazy
 
 _ADDRESS = r"(\[?[0-9a-fA-F:.%\w]*\]?:(?:\d+|\*)|\*:\*)"
-_SS = lazy(rf"^\s*(?:([A-Z][A-Z0-9-]+)\s+)?(\d+)\s+(\d+)\s+{_ADDRESS}\s+{_ADDRESS}(?:\s|$)")
-_NETSTAT = lazy(rf"^\s*tcp6?\s+(\d+)\s+(\d+)\s+{_ADDRESS}\s+{_ADDRESS}\s+([A-Z][A-Z0-9_]+)")
+_SS = lazy(rf"^\s*(?:([A-Z][A-Z0-9-]+)\s+)?(\d{{1,15}})\s+(\d{{1,15}})\s+{_ADDRESS}\s+{_ADDRESS}(?:\s|$)")
+_NETSTAT = lazy(rf"^\s*tcp6?\s+(\d{{1,15}})\s+(\d{{1,15}})\s+{_ADDRESS}\s+{_ADDRESS}\s+([A-Z][A-Z0-9_]+)")
 HEADER = lazy(r"^\s*(?:State\s+)?Recv-Q\s+Send-Q\s+Local|^\s*Proto\s+Recv-Q\s+Send-Q|^Active Internet connections")
 """The line above a table; without one, rows of numbers and addresses are not taken for sockets."""
 

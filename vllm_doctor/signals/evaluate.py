@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..model.case import Case, Known, Run, Unknown, Value, Window
 from ..model.catalogue import COUNTERS, HISTOGRAMS, OBSERVATIONS, SIGNALS
+from ..model.figures import figure
 from ..model.observations import Event
 from ..ruleset.schema import Flag
 from . import derived, failures, run_wide, samples, scrapes
@@ -61,11 +62,16 @@ class Evaluator:
 
 def fact(name: str, context: Context) -> Value:
     """A stated figure. Where processes differ, the smallest: the engine takes the minimum over its workers."""
-    found = [f for f in context.run.facts if f.name == name and isinstance(f.value, int | float)]
+    found = [(v, f.ref) for f in context.run.facts if f.name == name and (v := _figure(f.value)) is not None]
     if not found:
         return Unknown("startup-log")
-    least = min(found, key=lambda f: float(f.value))
-    return Known(float(least.value), (least.ref,), len(found))
+    least = min(found, key=lambda f: f[0])
+    return Known(least[0], (least[1],), len(found))
+
+
+def _figure(value: object) -> float | None:
+    """As `figure`; a switch is 0 or 1."""
+    return float(value) if isinstance(value, bool) else figure(value)
 
 
 def count(name: str, context: Context) -> Value:
@@ -101,7 +107,7 @@ def attribute(name: str, context: Context) -> Value:
     """A figure of the first event that states it."""
     kind = name.rpartition(".")[0]
     for event in events_of(kind, context):
-        value = event.values.get(name)
-        if isinstance(value, int | float):
-            return Known(float(value), (event.ref,), 1)
+        value = _figure(event.values.get(name))
+        if value is not None:
+            return Known(value, (event.ref,), 1)
     return Unknown("server-log" if not context.run.has_log else "no-such-line")

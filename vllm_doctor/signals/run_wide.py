@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from ..assemble import STARTUP_FAILURES, first_line
 from ..model.case import Known, Unknown, Value
+from ..model.figures import figure
 from ..model.observations import Event, Ref
 from ..versions import generation, satisfies
 from .context import Context
@@ -58,19 +59,24 @@ def _number(value: object) -> float | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
-        return float(value)
+        return float(value) if isinstance(value, bool) else figure(value)
     try:
-        return float(str(value).replace(",", ""))
+        return figure(float(str(value).replace(",", "")))
     except ValueError:
         return None
 
 
 def max_num_seqs(c: Context) -> Value:
-    return setting("max-num-seqs", c)
+    return _above_zero(setting("max-num-seqs", c))
 
 
 def token_budget(c: Context) -> Value:
-    return setting("max-num-batched-tokens", c)
+    return _above_zero(setting("max-num-batched-tokens", c))
+
+
+def _above_zero(value: Value) -> Value:
+    """A limit that the server can run with; vLLM refuses 0 and less, so such a figure was misread or made up."""
+    return Unknown("launch-command") if isinstance(value, Known) and value.value <= 0 else value
 
 
 def max_len(c: Context) -> Value:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
 
 from vllm_doctor.capacity.names import find_gpu, find_model
-from vllm_doctor.capacity.plan import Plan, Quantity, Wish, longest_length, plan, starts_with
+from vllm_doctor.capacity.plan import Plan, Quantity, Wish, cautious, longest_length, plan, starts_with
 from vllm_doctor.capacity.setup import GIB, Setup
 from vllm_doctor.cli import run
 from vllm_doctor.ruleset.load import load_knowledge
@@ -75,11 +76,11 @@ def test_a_solved_value_fits_and_the_next_one_does_not(question: Quantity, wish:
 
     def fine(trial: Setup) -> bool:
         if question == "max-num-seqs":
-            return plan(trial, wish).fits["wanted"].requests >= (trial.max_num_seqs or 0)
+            return plan(trial, wish).fits["wanted"].low >= (trial.max_num_seqs or 0)
         if question == "max-model-len":
             longest = plan(trial, wish)
             within = (trial.max_model_len or 0) <= (own.model.max_position_embeddings or 0)
-            return within and longest.budget.starts and longest.fits["max_model_len"].requests >= (wish.concurrency or 0)
+            return within and longest.budget.starts and longest.fits["max_model_len"].low >= (wish.concurrency or 0)
         return starts_with(trial, wish)
 
     assert (fine(own), fine(further)) == (True, False)
@@ -97,7 +98,10 @@ def test_the_longest_length_is_the_last_that_starts() -> None:
     assert longest is not None
     assert [plan(structs.replace(tight, max_model_len=n)).budget.starts for n in (longest, longest + 16)] == [True, False]
     assert codes(plan(tight)) == ["below-max-len"]
-    assert plan(tight).flags["--max-model-len"] == str(longest)
+    safe = longest_length(tight, cautious)
+    assert safe is not None
+    assert safe < longest
+    assert plan(tight).flags["--max-model-len"] == str(safe)
 
 
 def test_a_wish_brings_the_flags_it_needs() -> None:
@@ -173,7 +177,8 @@ def test_a_config_json_is_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--model", "no-such-model-of-ours", "--gpu", "24"], "not among the known models"),
         (["--model", "Qwen2.5-7B", "--gpu", "V100"], "fits several cards: V100 SXM2/PCIe 16GB, V100 SXM2/PCIe 32GB"),
         (["--model", "Qwen2.5-7B", "--gpu", "RTX 9999"], "not among the known cards"),
-        (["--model", "Qwen2.5-7B", "--gpu", "24", "--no-such-option", "1"], "No such option"),
+        (["--model", "Qwen2.5-7B", "--gpu", "A100"], "say the size: 'A100 40GB' or 'A100 80GB'"),
+        (["--model", "Qwen2.5-7B", "--gpu", "24", "stray"], "unexpected argument 'stray'"),
         (["--model", "Qwen2.5-7B", "--gpu", "24", "--max-model-len", "many"], "is not a count"),
         (["--model", "{}", "--gpu", "24"], "it lacks num_hidden_layers"),
     ],
@@ -184,7 +189,9 @@ def test_misuse_is_said_and_exits_with_2(arguments: list[str], said: str, capsys
 
 
 def test_options_that_change_nothing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    text = output(["--model", "Qwen2.5-7B", "--gpu", "24", "--swap-space", "8", "--enable-prefix-caching", "--lang", "en"], capsys)
+    text = output(
+        ["--model", "Qwen2.5-7B", "--gpu", "24", "--vllm-version", "0.10.2", "--swap-space", "8", "--enable-prefix-caching", "--lang", "en"], capsys
+    )
     assert "--swap-space does not change what fits." in text
     assert "--enable-prefix-caching does not change what fits." in text
 
@@ -192,3 +199,155 @@ def test_options_that_change_nothing_are_named(capsys: pytest.CaptureFixture[str
 def test_it_speaks_chinese(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(["--model", "Qwen2.5-7B", "--gpu", "24", "--concurrency", "20", "--lang", "zh"], capsys)
     assert "KV缓存占满不会导致CUDA显存不足" in re.sub(r"\s", "", text)
+
+
+# -- the start command
+
+BASE = ("--model", "Qwen2.5-7B", "--gpu", "RTX 4090", "--lang", "en")
+
+
+def answer_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    return json.loads(output([*BASE, *arguments, "--format", "json"], capsys))["plan"]  # type: ignore[no-any-return]
+
+
+def test_the_command_is_quoted_for_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(["--model", "x;rm -rf ~/Qwen2.5-7B", "--gpu", "24", "--served-model-name", "a b;c", "--lang", "en"], capsys)
+    assert "    vllm serve 'x;rm -rf ~/Qwen2.5-7B' --served-model-name 'a b;c'\n" in text
+
+
+def test_the_command_holds_every_option_that_the_figures_rest_on(capsys: pytest.CaptureFixture[str]) -> None:
+    given = "-q awq --dtype half --block-size 32 --num-gpu-blocks-override 4000 --no-enable-chunked-prefill --enable-expert-parallel -dp 2"
+    given += (
+        " --enforce-eager --cpu-offload-gb 1 --kv-cache-dtype fp8 --max-model-len 2048 --disable-hybrid-kv-cache-manager --gpu-memory-utilization 0.8"
+    )
+    assert answer_of(capsys, *given.split())["command"] == (
+        "vllm serve Qwen2.5-7B --data-parallel-size 2 --gpu-memory-utilization 0.8 --max-model-len 2048 --block-size 32 "
+        "--num-gpu-blocks-override 4000 --cpu-offload-gb 1 --dtype half --kv-cache-dtype fp8 --enforce-eager --enable-expert-parallel "
+        "--disable-hybrid-kv-cache-manager --no-enable-chunked-prefill --quantization awq"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        ("--vllm-version 0.4.2 --max-model-len 4096", "python -m vllm.entrypoints.openai.api_server --model Qwen2.5-7B --max-model-len 4096"),
+        ("--vllm-version 0.8.5 --engine V0 --no-enable-chunked-prefill --max-model-len 4096",
+         "VLLM_USE_V1=0 vllm serve Qwen2.5-7B --max-model-len 4096 --enable-chunked-prefill False"),
+        ("--num-speculative-tokens 3 --draft-model Qwen2.5-0.5B --max-model-len 4096",
+         """vllm serve Qwen2.5-7B --max-model-len 4096 --speculative-config '{"model": "Qwen2.5-0.5B", "num_speculative_tokens": 3}'"""),
+        ("--vllm-version 0.6.6 --num-speculative-tokens 3 --max-model-len 4096",
+         "vllm serve Qwen2.5-7B --max-model-len 4096 --num-speculative-tokens 3"),
+        ("--offline --enforce-eager --max-model-len 4096", "LLM('Qwen2.5-7B', max_model_len=4096, enforce_eager=True)"),
+        ("-q Q4_K_M --max-model-len 4096", "vllm serve Qwen2.5-7B --max-model-len 4096 --quantization gguf"),
+        ("-q w8a16 --max-model-len 4096", "vllm serve Qwen2.5-7B --max-model-len 4096"),
+    ],
+)  # fmt: skip
+def test_the_command_is_spelt_as_its_version_wants(arguments: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer_of(capsys, *arguments.split())["command"] == command
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("--tp 3", "heads-split"),
+        ("--tp 28", "mlp-split"),
+        ("--tp 14", "kv-heads-split"),
+        ("--pp 99", "stages"),
+        ("--tp 4 -dcp 3", "context-parallel"),
+        ("--other-gib 20", "free-below-budget"),
+        ("--other-gib 20 --vllm-version 0.6.6", "overcommitted"),
+        ("--kv-cache-memory-bytes 30Gi", "overcommitted"),
+        ("--num-gpu-blocks-override 90000", "overcommitted"),
+        ("--vllm-version 0.6.6 --max-num-batched-tokens 1024 --max-model-len 8192", "batched-below-length"),
+        ("--max-num-batched-tokens 100 --max-num-seqs 200", "batched-below-seqs"),
+        ("--vllm-version 0.6.6 --max-num-seqs 40000 --max-model-len 2048", "batched-below-seqs"),
+    ],
+)
+def test_what_vllm_refuses_is_said_and_no_command_is_printed(arguments: str, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = answer_of(capsys, *arguments.split())
+    assert (answer["starts"], answer["command"], code in [n["code"] for n in answer["notes"]]) == (False, None, True)
+    text = output([*BASE, *arguments.split()], capsys)
+    assert "- It does not start: " in text
+    assert "vllm serve" not in text
+
+
+def test_a_length_above_the_models_limit_names_the_limit_and_a_command_that_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output([*BASE, "--max-model-len", "64000"], capsys)
+    assert "It does not start with a length of 64,000 tokens: the model's limit is 32,768, whatever the memory." in " ".join(text.split())
+    assert "this would start:\n    vllm serve Qwen2.5-7B --max-model-len 3" in text
+    assert "start it with:" not in text
+    assert "model-limit" not in [n["code"] for n in answer_of(capsys, "--max-model-len", "64000", "--rope-scaling", "{}")["notes"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--kv-cache-memory-bytes 3Gi --vllm-version 0.9.0", "vLLM 0.9.0 has no such option (known from 0.10.2"),
+        ("--engine V0", "has V1 only"),
+        ("--engine V1 --vllm-version 0.5.5", "has V0 only"),
+        ("--kv-cache-dtype fp8 --vllm-version 0.3.3", "does not know it"),
+        ("--vllm-version latest", "not a version"),
+        ("--weights-gib nan", "'nan' is not a number from 0"),
+        ("--graphs-gib inf", "'inf' is not a number from 0"),
+        ("--gpu-memory-utilization nan", "'nan' is not a number from 0.01 to 1"),
+        ("--input 0 --output 0", "at least one token"),
+        ("--input -1", "'-1' is below 0"),
+        ("--tp 0", "'0' is below 1"),
+        ("--max-num-seqs 0", "'0' is below 1"),
+        ("--block-size 0", "'0' is below 1"),
+        ("--block-size 7", "a multiple of 16"),
+        ("--dtype int3", "not one of auto"),
+        ("--quantization awqish", "--quantization awqish: unknown"),
+        ("--kv-cache-dtype q4", "not one of auto"),
+    ],
+)
+def test_values_that_vllm_would_not_take_exit_with_2(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", *BASE, *arguments.split()]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_version_newer_than_those_read_is_planned_with_a_note(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer_of(capsys, "--vllm-version", "0.40.0")["notes"][-1] == {"code": "version-outside", "version": "0.40.0", "nearest": "0.33.0"}
+
+
+def test_other_options_of_a_pasted_command_are_carried_along(capsys: pytest.CaptureFixture[str]) -> None:
+    pasted = (
+        "--trust-remote-code --port 8000 --enable-lora --limit-mm-per-prompt={} --seed -1 --swap-space 4 --max-model-length 9 --max-model-len 4096"
+    )
+    answer = answer_of(capsys, *pasted.split())
+    words = "--trust-remote-code --port 8000 --enable-lora --limit-mm-per-prompt={} --seed -1 --max-model-length 9"
+    assert answer["other_options"] == words.split()
+    assert answer["notes"] == [
+        {"code": "takes-memory", "flag": "--enable-lora"},
+        {"code": "takes-memory", "flag": "--limit-mm-per-prompt"},
+        {"code": "no-such-option", "flag": "--swap-space", "version": "0.33.0"},
+        {"code": "perhaps-meant", "flag": "--max-model-length", "close": "--max-model-len"},
+        {"code": "not-modelled", "flag": "--trust-remote-code, --port, --seed"},
+    ]
+
+
+def test_the_text_says_which_entries_were_matched(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "  calculated for model Qwen/Qwen2.5-7B-Instruct, card RTX 4090 24GB\n" in output([*BASE], capsys)
+
+
+def test_a_solved_value_holds_at_the_cautious_end_and_both_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = answer_of(capsys, "--solve", "max-num-seqs", "--input", "3000", "--output", "500")
+    solved, fits = answer["solved"], answer["requests_that_fit"]["wanted"]
+    assert int(solved["value"]) == int(fits["range"][0]) < int(solved["middle"])
+
+
+def test_room_is_promised_only_at_the_cautious_end() -> None:
+    base = setup()
+    fit = plan(base, Wish(1)).fits["max_model_len"]
+    asked = [int(fit.low), int(fit.low) + 1, int(fit.requests) + 1]
+    assert [codes(plan(base, Wish(n)))[0] for n in asked] == ["room", "edge", "queue"]
+
+
+def test_one_request_is_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output([*BASE, "--max-model-len", "8192", "--num-gpu-blocks-override", "600"], capsys)
+    assert "1 request of the longest allowed length at once" in text
+    assert "1 requests" not in text
+
+
+def test_the_chinese_header_has_one_pair_of_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert " · vLLM（已知最新版，V1-e） · " in output([*BASE, "--lang", "zh"], capsys)

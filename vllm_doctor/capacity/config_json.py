@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -37,6 +38,9 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
 SLIDING, LINEAR = ("sliding_attention", "chunked_attention", "local"), ("linear_attention", "mamba", "recurrent", "kda")
 
 
+_WHOLE = {name for names in SPELLINGS.values() for name in names}
+
+
 class ConfigInvalid(ValueError):
     """The text is no config.json of a language model; the message says what is missing."""
 
@@ -44,7 +48,7 @@ class ConfigInvalid(ValueError):
 def model_from_config(text: str, name: str = "config.json") -> Model:
     """The shape that a config.json states. Raises ConfigInvalid."""
     try:
-        document = json.loads(text)
+        document = json.loads(text.lstrip("\ufeff"))  # Windows editors begin a file with a byte-order mark
     except (ValueError, RecursionError) as error:
         raise ConfigInvalid(f"not JSON: {error}") from None
     if not isinstance(document, dict):
@@ -124,7 +128,11 @@ def _number(config: dict[str, Any], names: tuple[str, ...]) -> int | None:
         value = config.get(name)
         if isinstance(value, list) and value and all(isinstance(v, int) for v in value):
             value = max(value)  # per-layer lists (OpenELM and the like): the largest is the safe side
+        if isinstance(value, str) and re.fullmatch(r"\s*\d{1,12}(?:\.\d{1,12})?\s*", value, re.ASCII):
+            value = float(value)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9:
+            if value != int(value) and name in _WHOLE:
+                raise ConfigInvalid(f"{name} is {value:g}, which is no whole number")
             return int(value)
     return None
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from msgspec import Struct, structs
 
 from ..model.report import Basis
+from .command import options_of
 from .defaults import limits_of
 from .estimates import context
 from .kv import blocks_for, pool_of
+from .refusals import REFUSALS, Note, refusals
 from .setup import GIB, PARTS, Budget, Limit, Setup
 from .size import requests_that_fit, size
 
@@ -47,8 +49,10 @@ class Fits(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """The answer for one card. `flags` are the options to use, by name, in vLLM's spelling; `notes` are keys of sentences with figures
-    (reports/plan.py words them). `solved` is the value that was asked for: None without a question, "" where no value does it."""
+    """The answer for one card. `flags` are the options to use, by name, in the version's spelling, `others` the words of options that are
+    carried along without being modelled; `command_starts` tells whether a server with them starts. `notes` are keys of sentences with figures
+    (reports/plan.py words them). `solved` is the value that was asked for, at the cautious end of the estimates: None without a question, ""
+    where no value does it; `solved_middle` is the same by the middle estimate."""
 
     setup: Setup
     budget: Budget
@@ -56,17 +60,30 @@ class Plan(Struct, frozen=True):
     limits: tuple[Limit, ...]
     flags: dict[str, str]
     basis: Basis
-    notes: tuple[tuple[str, dict[str, float | str]], ...] = ()
+    notes: tuple[Note, ...] = ()
     solved: tuple[Quantity, str] | None = None
+    solved_middle: str = ""
+    others: tuple[str, ...] = ()
+    command_starts: bool = True
+
+    @property
+    def starts(self) -> bool:
+        """Does the set-up itself start, by the middle estimate?"""
+        return self.budget.starts and not any(code in REFUSALS for code, _ in self.notes)
 
 
-def plan(setup: Setup, wish: Wish | None = None, question: Quantity | None = None) -> Plan:
-    """The plan for a set-up. With a question the value is solved for first, and the plan is that of the set-up with the value."""
+def plan(
+    setup: Setup, wish: Wish | None = None, question: Quantity | None = None, given: Mapping[str, str] | None = None, others: tuple[str, ...] = ()
+) -> Plan:
+    """The plan for a set-up. With a question the value is solved for first, and the plan is that of the set-up with the value. `given` are
+    options that the set-up does not hold in the user's spelling, `others` words that are carried into the command as they are."""
     wish = wish or Wish()
     solved: tuple[Quantity, str] | None = None
+    middle = ""
     if question is not None:
-        better = SOLVERS[question](setup, wish)
+        better, looser = (SOLVERS[question](setup, wish, of) for of in (cautious, size))
         solved = (question, "" if better is None else _value(question, better))
+        middle = "" if looser is None else _value(question, looser)
         setup = setup if better is None else better
     budget = size(setup)
     limits = limits_of(setup)
@@ -80,16 +97,30 @@ def plan(setup: Setup, wish: Wish | None = None, question: Quantity | None = Non
         bounds.append(Limit("max_model_len", 0, wish.tokens))
     ordered = tuple(sorted(bounds, key=lambda b: b.requests))
     measured = all(p in setup.known for p in PARTS if p != "graphs" or budget.graphs_in_budget) or setup.known_kv_bytes is not None
+    best = chosen(setup, budget, wish)
+    outcome = size(best)
     return Plan(
         setup=setup,
         budget=budget,
         fits=fits,
         limits=ordered,
-        flags=flags_to_use(setup, budget, wish),
+        flags={**options_of(best), **(given or {})},
         basis="measured" if measured else "model",
         notes=tuple(_notes(setup, budget, wish, wanted)),
         solved=solved,
+        solved_middle=middle,
+        others=others,
+        command_starts=outcome.starts and not refusals(best, outcome),
     )
+
+
+def cautious(setup: Setup) -> Budget:
+    """The budget with the KV cache at the low end of the estimates: what starts here starts."""
+    budget = size(setup)
+    low = budget.kv.span[0]
+    if setup.kv_cache_memory_bytes is not None or low >= budget.kv.bytes:
+        return budget
+    return size(structs.replace(setup, known_kv_bytes=low))
 
 
 def fit(setup: Setup, budget: Budget, tokens: int) -> Fits:
@@ -102,58 +133,51 @@ def fit(setup: Setup, budget: Budget, tokens: int) -> Fits:
     return Fits(tokens, exact, min(ends), max(ends), budget.kv.basis)
 
 
-def flags_to_use(setup: Setup, budget: Budget, wish: Wish) -> dict[str, str]:
-    """The options worth writing down: those given, and those that the wish needs and the version's defaults do not bring."""
-    limits = limits_of(setup)
-    flags: dict[str, str] = {}
-    if setup.tensor_parallel_size > 1:
-        flags["--tensor-parallel-size"] = str(setup.tensor_parallel_size)
-    if setup.pipeline_parallel_size > 1:
-        flags["--pipeline-parallel-size"] = str(setup.pipeline_parallel_size)
-    if setup.gpu_memory_utilization is not None:
-        flags["--gpu-memory-utilization"] = f"{setup.gpu_memory_utilization:g}"
-    length = limits.max_model_len if setup.max_model_len else None
+def chosen(setup: Setup, budget: Budget, wish: Wish) -> Setup:
+    """The set-up worth starting: as given, with the length and the number of requests that the wish needs, and the longest length that surely
+    fits where the given one does not."""
+    limits, own = limits_of(setup), setup.model.max_position_embeddings
+    length = setup.max_model_len
     if wish.tokens is not None and wish.tokens > limits.max_model_len:
-        length = min(_up(wish.tokens), setup.model.max_position_embeddings or _up(wish.tokens))
-    elif not budget.starts and budget.blocks > 0:
-        longest = longest_length(setup)
+        length = _up(wish.tokens)
+    if length and own and length > own:
+        length = own
+    if budget.blocks > 0 and not size(structs.replace(setup, max_model_len=length)).starts:
+        longest = longest_length(setup, cautious)
         length = longest if longest and (wish.tokens is None or longest >= wish.tokens) else length
-    if length:
-        flags["--max-model-len"] = str(length)
     seqs = setup.max_num_seqs
     if wish.concurrency is not None and wish.concurrency > limits.max_num_seqs:
-        seqs = wish.concurrency
-    if seqs:
-        flags["--max-num-seqs"] = str(seqs)
-    for name, value in (("--max-num-batched-tokens", setup.max_num_batched_tokens), ("--kv-cache-memory-bytes", setup.kv_cache_memory_bytes)):
-        if value:
-            flags[name] = str(value)
-    if setup.kv_cache_dtype != "auto":
-        flags["--kv-cache-dtype"] = setup.kv_cache_dtype
-    if setup.enforce_eager:
-        flags["--enforce-eager"] = "true"
-    return flags
+        seqs = max(limits.max_num_seqs, min(wish.concurrency, limits.max_num_batched_tokens))
+    return structs.replace(setup, max_model_len=length, max_num_seqs=seqs)
 
 
 def _up(tokens: int) -> int:
     return math.ceil(tokens / LENGTH_STEP) * LENGTH_STEP
 
 
-def _notes(setup: Setup, budget: Budget, wish: Wish, wanted: Fits) -> list[tuple[str, dict[str, float | str]]]:
-    notes: list[tuple[str, dict[str, float | str]]] = []
+def _notes(setup: Setup, budget: Budget, wish: Wish, wanted: Fits) -> list[Note]:
+    notes = refusals(setup, budget)
+    refused, own = bool(notes), setup.model.max_position_embeddings or math.inf
     if budget.kv.bytes <= 0:
         notes.append(("no-kv", {"missing": -budget.kv.bytes}))
-    elif not budget.starts:
-        notes.append(("below-max-len", {"length": budget.max_model_len, "longest": longest_length(setup) or 0}))
-    if wish.concurrency is not None and budget.starts:
+    elif not refused and not (budget.starts and cautious(setup).starts):
+        longest, safe = longest_length(setup) or 0, longest_length(setup, cautious) or 0
+        if longest < min(own, budget.max_model_len):
+            notes.append(("below-max-len", {"length": budget.max_model_len, "longest": longest, "safe": safe}))
+        elif safe < min(own, budget.max_model_len):
+            notes.append(("may-not-start", {"length": budget.max_model_len, "safe": safe}))
+    if wish.concurrency is not None and budget.starts and not refused:
+        figures: dict[str, float | str] = {"wanted": wish.concurrency, "tokens": wanted.tokens_per_request}
         if wanted.requests < wish.concurrency:
-            notes.append(("queue", {"wanted": wish.concurrency, "fits": math.floor(wanted.requests), "tokens": wanted.tokens_per_request}))
+            notes.append(("queue", {**figures, "fits": math.floor(wanted.requests)}))
+        elif wanted.low < wish.concurrency:
+            notes.append(("edge", {**figures, "fits": math.floor(wanted.requests), "low": math.floor(wanted.low)}))
         else:
-            notes.append(("room", {"wanted": wish.concurrency, "fits": math.floor(wanted.requests), "tokens": wanted.tokens_per_request}))
+            notes.append(("room", {**figures, "fits": math.floor(wanted.low)}))
     if wish.concurrency is not None and wish.concurrency > budget.max_num_seqs:
         notes.append(("seqs", {"wanted": wish.concurrency, "limit": budget.max_num_seqs}))
-    if not budget.graphs_in_budget and budget.graphs.bytes > 0 and budget.headroom < budget.graphs.bytes // 4:
-        notes.append(("tight-headroom", {"headroom": budget.headroom, "graphs": budget.graphs.bytes}))
+    if not refused and not budget.graphs_in_budget and budget.graphs.bytes > 0 and budget.headroom < budget.graphs.bytes // 4:
+        notes.append(("tight-headroom", {"headroom": max(budget.headroom, 0), "graphs": budget.graphs.bytes}))
     card = setup.gpu
     if card is not None and not card.bf16 and setup.dtype in ("auto", "bfloat16"):
         notes.append(("no-bf16", {"card": card.name}))
@@ -167,23 +191,27 @@ def _notes(setup: Setup, budget: Budget, wish: Wish, wanted: Fits) -> list[tuple
     return notes
 
 
-def starts_with(setup: Setup, wish: Wish) -> bool:
+Sizing = Callable[[Setup], Budget]
+"""`size` for the middle estimate, `cautious` for its low end."""
+
+
+def starts_with(setup: Setup, wish: Wish, of: Sizing = cautious) -> bool:
     """Does the server start, with room for the wish?"""
-    budget = size(setup)
-    if not budget.starts:
+    budget = of(setup)
+    if not budget.starts or refusals(setup, budget):
         return False
     if wish.concurrency is None:
         return wish.tokens is None or requests_that_fit(budget, setup, wish.tokens) >= 1
     return requests_that_fit(budget, setup, wish.tokens or budget.max_model_len) >= wish.concurrency
 
 
-def longest_length(setup: Setup) -> int | None:
+def longest_length(setup: Setup, of: Sizing = size) -> int | None:
     """The largest max_model_len with which the server starts, or None. At most the model's own limit."""
     top = setup.model.max_position_embeddings or 131072
 
     def ok(length: int) -> bool:
         trial = structs.replace(setup, max_model_len=length)
-        budget, limits = size(trial), limits_of(trial)
+        budget, limits = of(trial), limits_of(trial)
         return budget.blocks > 0 and blocks_for(length, trial, limits, pool_of(trial, limits)) <= budget.blocks
 
     return largest(ok, 1, top)
@@ -201,14 +229,14 @@ def largest(ok: Callable[[int], bool], low: int, high: int) -> int | None:
     return low
 
 
-def solve_length(setup: Setup, wish: Wish) -> Setup | None:
+def solve_length(setup: Setup, wish: Wish, of: Sizing = cautious) -> Setup | None:
     """The largest length that starts; with a number of concurrent requests, the largest at which so many fit."""
     count = wish.concurrency or 1
 
     def ok(length: int) -> bool:
         trial = structs.replace(setup, max_model_len=length)
-        budget = size(trial)
-        return budget.starts and requests_that_fit(budget, trial, length) >= count - (0 if wish.concurrency else 1e-2)
+        budget = of(trial)
+        return budget.starts and not refusals(trial, budget) and requests_that_fit(budget, trial, length) >= count - (0 if wish.concurrency else 1e-2)
 
     top = setup.model.max_position_embeddings or 131072
     best = largest(ok, 1, top)
@@ -218,46 +246,41 @@ def solve_length(setup: Setup, wish: Wish) -> Setup | None:
     return structs.replace(setup, max_model_len=rounded)
 
 
-def solve_seqs(setup: Setup, wish: Wish) -> Setup | None:
+def solve_seqs(setup: Setup, wish: Wish, of: Sizing = cautious) -> Setup | None:
     """As many slots as the KV cache holds requests of the wanted (else the longest) length: none of them is ever preempted."""
 
     def ok(count: int) -> bool:
         trial = structs.replace(setup, max_num_seqs=count)
-        budget = size(trial)
-        return requests_that_fit(budget, trial, wish.tokens or budget.max_model_len) >= count
+        budget = of(trial)
+        fits = requests_that_fit(budget, trial, wish.tokens or budget.max_model_len) >= count
+        return fits and budget.starts and not refusals(trial, budget)
 
     best = largest(ok, 1, 65536)
     return None if best is None else structs.replace(setup, max_num_seqs=best)
 
 
-def solve_utilization(setup: Setup, wish: Wish) -> Setup | None:
+def solve_utilization(setup: Setup, wish: Wish, of: Sizing = cautious) -> Setup | None:
     """The smallest utilisation, in hundredths, with which the wish fits; none above what others and the context leave."""
     free = setup.total_bytes - setup.outside_bytes - context(setup).bytes
     most = min(MOST_UTILIZATION, free / setup.total_bytes if setup.total_bytes else 0.0)
     for hundredths in range(10, math.floor(most * 100) + 1):
         trial = structs.replace(setup, gpu_memory_utilization=hundredths / 100)
-        if starts_with(trial, wish):
+        if starts_with(trial, wish, of):
             return trial
     return None
 
 
-def solve_tp(setup: Setup, wish: Wish) -> Setup | None:
+def solve_tp(setup: Setup, wish: Wish, of: Sizing = cautious) -> Setup | None:
     """The fewest GPUs, among the sizes that divide the attention heads and the vocabulary as vLLM asks."""
     heads = setup.model.num_attention_heads or 0
     for ways in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32):
-        if heads % ways == 0 and _whole_kv_heads(setup, ways):
-            trial = structs.replace(setup, tensor_parallel_size=ways)
-            if starts_with(trial, wish):
-                return trial
+        trial = structs.replace(setup, tensor_parallel_size=ways)
+        if heads % ways == 0 and starts_with(trial, wish, of):
+            return trial
     return None
 
 
-def _whole_kv_heads(setup: Setup, ways: int) -> bool:
-    kv = setup.model.num_key_value_heads or 0
-    return bool(setup.model.kv_lora_rank) or not kv or kv % ways == 0 or ways % kv == 0
-
-
-SOLVERS: dict[Quantity, Callable[[Setup, Wish], Setup | None]] = {
+SOLVERS: dict[Quantity, Callable[[Setup, Wish, Sizing], Setup | None]] = {
     "max-model-len": solve_length,
     "max-num-seqs": solve_seqs,
     "gpu-memory-utilization": solve_utilization,

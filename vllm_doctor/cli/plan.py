@@ -9,31 +9,56 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..language import LANGUAGES
-from .common import Misuse, colored, emit, language_of, read_model_config, width
+from .common import Misuse, Session, colored, emit, language_of, read_model_config, width
 
 if TYPE_CHECKING:
     from ..capacity.plan import Plan
-    from ..capacity.setup import Setup
+    from ..capacity.refusals import Note
+    from ..capacity.setup import Part, Setup
     from ..ruleset.schema import Gpu, Knowledge, Model
 
 F = Callable[..., Any]
 
 
 class Count(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A count as vLLM's options take it: 8192, 8k, 1Gi."""
+    """A count as vLLM's options take it: 8192, 8k, 1Gi. Raises for one below `least`."""
 
     name = "N"
+
+    def __init__(self, least: int = 1) -> None:
+        self.least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         from ..capacity.observed import whole
 
         number = whole(value)
-        if number is None or number < 0:
+        if number is None:
             self.fail(f"{value!r} is not a count such as 8192, 8k or 1Gi", param, ctx)
+        if number < self.least:
+            self.fail(f"{value!r} is below {self.least}", param, ctx)
+        return number
+
+
+class Amount(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """GiB, or another finite number. Raises for one outside low..high, and for what is none (nan, inf)."""
+
+    name = "GiB"
+
+    def __init__(self, low: float, high: float) -> None:
+        self.low, self.high = low, high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from ..capacity.observed import ratio
+
+        number = ratio(value)
+        if number is None or not self.low <= number <= self.high:
+            self.fail(f"{value!r} is not a number from {self.low:g} to {self.high:g}", param, ctx)
         return number
 
 
 COUNT = Count()
+SIZE = Amount(0, 100_000)
+"""GiB of a part: none is larger than a rack of cards."""
 _OPTIONS: list[F] = [
     click.option("--model", required=True, metavar="NAME|FILE", help="A model's name as people write it, or its config.json."),
     click.option(
@@ -45,7 +70,7 @@ _OPTIONS: list[F] = [
     click.option("--data-parallel-size", "-dp", "dp", type=COUNT, default=1, help="Replicas (bears on experts only)."),
     click.option("--enable-expert-parallel", is_flag=True, help="Experts are distributed, not split."),
     click.option("--vllm-version", metavar="V", help="Default: the newest release known."),
-    click.option("--gpu-memory-utilization", type=click.FloatRange(0.01, 1.0), help="Share of the card that vLLM may use."),
+    click.option("--gpu-memory-utilization", type=Amount(0.01, 1), help="Share of the card that vLLM may use."),
     click.option("--max-model-len", type=COUNT, help="Longest request, in tokens."),
     click.option("--max-num-seqs", type=COUNT, help="Most requests that run at once."),
     click.option("--max-num-batched-tokens", type=COUNT, help="Tokens in one step."),
@@ -55,31 +80,32 @@ _OPTIONS: list[F] = [
     click.option("--block-size", type=COUNT, help="Tokens in a block."),
     click.option("--kv-cache-memory-bytes", type=COUNT, help="Size of the KV cache, instead of a utilization."),
     click.option("--num-gpu-blocks-override", type=COUNT, help="Blocks of the KV cache, whatever fits."),
-    click.option("--cpu-offload-gb", type=click.FloatRange(0), default=0.0, help="GiB of weights kept in host memory."),
+    click.option("--cpu-offload-gb", type=SIZE, default=0.0, help="GiB of weights kept in host memory."),
     click.option("--enforce-eager", is_flag=True, help="No CUDA graphs."),
     click.option("--enable-chunked-prefill/--no-enable-chunked-prefill", "chunked", default=None, help="Default: as the version does."),
     click.option("--disable-hybrid-kv-cache-manager", "no_hybrid", is_flag=True, help="Sliding-window layers hold all tokens."),
-    click.option("--num-speculative-tokens", type=COUNT, default=0, help="Draft tokens per step."),
+    click.option("--num-speculative-tokens", type=Count(0), default=0, help="Draft tokens per step."),
     click.option("--draft-model", metavar="NAME|FILE", help="A draft model with a KV cache of its own."),
     click.option("--engine", type=click.Choice(["V0", "V1"]), help="Where the version has both (default: as it chooses)."),
     click.option("--offline", is_flag=True, help="The LLM class, not the server: its defaults differ."),
-    click.option("--other-gib", type=click.FloatRange(0), default=0.0, help="GiB that other processes hold on the card."),
-    click.option("--weights-gib", type=click.FloatRange(0), help="Weights per GPU, if measured."),
-    click.option("--activation-gib", type=click.FloatRange(0), help="Peak activation, if measured."),
-    click.option("--non-torch-gib", type=float, help="Non-torch memory, if measured."),
-    click.option("--graphs-gib", type=click.FloatRange(0), help="CUDA graphs, if measured."),
+    click.option("--other-gib", type=SIZE, default=0.0, help="GiB that other processes hold on the card."),
+    click.option("--weights-gib", type=SIZE, help="Weights per GPU, if measured."),
+    click.option("--activation-gib", type=SIZE, help="Peak activation, if measured."),
+    click.option("--non-torch-gib", type=Amount(-100, 100_000), help="Non-torch memory, if measured."),
+    click.option("--graphs-gib", type=SIZE, help="CUDA graphs, if measured."),
     click.option(
         "--log", "log", type=click.Path(exists=True), metavar="FILE", help="A log of the same set-up: its measured parts replace estimates."
     ),
     click.option("--concurrency", type=COUNT, help="Requests that shall run at once."),
-    click.option("--input", "input_", type=COUNT, help="Prompt tokens of a request."),
-    click.option("--output", type=COUNT, help="Generated tokens of a request."),
+    click.option("--input", "input_", type=Count(0), help="Prompt tokens of a request."),
+    click.option("--output", type=Count(0), help="Generated tokens of a request."),
     click.option(
         "--solve", "question", type=click.Choice(["max-model-len", "max-num-seqs", "gpu-memory-utilization", "tp"]), help="Find the value that fits."
     ),
     click.option("--format", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Form of the answer."),
     click.option("--lang", type=click.Choice(LANGUAGES), help="Language (default: from the environment)."),
     click.option("--rules", "rules_dir", type=click.Path(exists=True, file_okay=False), metavar="DIR", help="Add models and cards in DIR."),
+    click.option("-v", "--verbose", is_flag=True, help="A traceback where something fails inside."),
 ]
 
 
@@ -104,33 +130,46 @@ def command(ctx: click.Context, /, **given: Any) -> int:
 
     Exit code: 0 calculated (also where it does not fit), 2 usage.
     """
+    from msgspec import structs
+
+    from ..capacity.command import options_of
     from ..capacity.plan import Wish, plan
     from ..reports.plan import as_json, as_text
     from ..ruleset.errors import RulesInvalid
     from ..ruleset.load import load_knowledge
-    from .common import rule_faults
+    from . import plan_options as options
+    from .common import load_rules, rule_faults
 
+    session = ctx.find_object(Session)
+    if session:
+        session.verbose = given["verbose"]
     language = language_of(given["lang"])
+    _checked(given)
     try:
         knowledge = load_knowledge(given["rules_dir"])
     except RulesInvalid as invalid:
         raise Misuse(rule_faults(invalid)) from None
     model, quantization = find_shape(given["model"], knowledge)
     draft = find_shape(given["draft_model"], knowledge)[0] if given["draft_model"] else None
-    idle = _without_effect(given["others"], ctx)
+    pasted = options.read(given["others"], load_rules(None).flags, _names(ctx), ctx)
+    if pasted.lifts_limit and given["max_model_len"]:
+        model = structs.replace(model, max_position_embeddings=max(model.max_position_embeddings or 0, given["max_model_len"]))
     wish = Wish(given["concurrency"], given["input_"], given["output"])
     plans: list[tuple[str, Plan]] = []
     for text in given["gpus"]:
         gpu, total = find_card(text, knowledge)
         setup = _setup(model, quantization, draft, gpu, total, given)
+        differs = ""
         if given["log"]:
-            setup = measured(setup, given["log"], knowledge)
-        answer = plan(setup, wish, given["question"])
-        if idle:
-            import msgspec
-
-            answer = msgspec.structs.replace(answer, notes=(*answer.notes, *(("no-effect", {"flag": name}) for name in idle)))
-        plans.append((gpu.name if gpu else f"{total / 2**30:g} GiB", answer))
+            setup, differs = measured(setup, given["log"], knowledge)
+        spelt, notes = _spelt(setup, given)
+        options.existing(setup, (*options_of(setup), *spelt), load_rules(None).flags)
+        words, about = options.carried(pasted, setup, load_rules(None).flags)
+        answer = plan(setup, wish, given["question"], spelt, words)
+        notes += [*about, *options.outside(setup)]
+        if differs:
+            notes.append(("log-differs", {"what": differs}))
+        plans.append((gpu.name if gpu else f"{total / 2**30:g} GiB", structs.replace(answer, notes=(*answer.notes, *notes))))
     if given["output_format"] == "json":
         emit(as_json(plans, given["model"], wish))
     else:
@@ -171,7 +210,9 @@ def find_card(text: str, knowledge: Knowledge) -> tuple[Gpu | None, int]:
     if match.total_gib:
         return match.gpu, round(match.total_gib * 2**30)
     if match.candidates:
-        raise Misuse(f"--gpu {text}: this fits several cards: {', '.join(match.candidates)}; add the size, such as '{text} 40GB'")
+        sizes = sorted({g.marketed_gb for g in knowledge.gpus if g.name in match.candidates})
+        hint = " or ".join(f"'{text} {size:g}GB'" for size in sizes)
+        raise Misuse(f"--gpu {text}: this fits several cards: {', '.join(match.candidates)}; say the size: {hint}")
     raise Misuse(f"--gpu {text}: not among the known cards{_close(text, [g.name for g in knowledge.gpus])}; give its GiB instead, such as 23.6")
 
 
@@ -197,18 +238,18 @@ def _setup(model: Model, named_quantization: str | None, draft: Model | None, gp
         version=given["vllm_version"],
         engine_generation=given["engine"],
         gpu_memory_utilization=given["gpu_memory_utilization"],
-        tensor_parallel_size=max(given["tp"], 1),
-        pipeline_parallel_size=max(given["pp"], 1),
-        decode_context_parallel_size=max(given["dcp"], 1),
-        data_parallel_size=max(given["dp"], 1),
+        tensor_parallel_size=given["tp"],
+        pipeline_parallel_size=given["pp"],
+        decode_context_parallel_size=given["dcp"],
+        data_parallel_size=given["dp"],
         enable_expert_parallel=given["enable_expert_parallel"],
-        max_model_len=given["max_model_len"] or None,
-        max_num_seqs=given["max_num_seqs"] or None,
-        max_num_batched_tokens=given["max_num_batched_tokens"] or None,
+        max_model_len=given["max_model_len"],
+        max_num_seqs=given["max_num_seqs"],
+        max_num_batched_tokens=given["max_num_batched_tokens"],
         dtype=given["dtype"],
         quantization=given["quantization"] or named_quantization,
         kv_cache_dtype=given["kv_cache_dtype"],
-        block_size=given["block_size"] or None,
+        block_size=given["block_size"],
         enforce_eager=given["enforce_eager"],
         enable_chunked_prefill=given["chunked"],
         disable_hybrid_kv_cache_manager=given["no_hybrid"],
@@ -223,14 +264,58 @@ def _setup(model: Model, named_quantization: str | None, draft: Model | None, gp
     )
 
 
-def measured(setup: Setup, path: str, knowledge: Knowledge) -> Setup:
-    """The set-up with the parts that a log states. Raises Misuse where the log is of another model, version or split."""
+def _names(ctx: click.Context) -> list[str]:
+    return [name for parameter in ctx.command.params for name in parameter.opts if name.startswith("--")]
+
+
+def _checked(given: dict[str, Any]) -> None:
+    """Raises Misuse for values that vLLM would not know, or that ask for nothing."""
+    import re
+
+    from ..capacity.generations import release_of
+    from .plan_options import BLOCK_SIZES, DTYPES, KV_DTYPES, quantisation_known
+
+    version = given["vllm_version"]
+    known = re.fullmatch(r"v?\d+\.\d+(\.(\d+|x))?(\.?(post|rc|dev|a|b)\d+)*(\+[\w.]+)?(\s*\(?V[01]\)?)?", version or "0.1", re.ASCII)
+    if version is not None and (not known or release_of(version) is None):
+        raise Misuse(f"--vllm-version {version}: not a version such as 0.10.2; without the option the newest release known is taken")
+    for name, values in (("dtype", DTYPES), ("kv_cache_dtype", KV_DTYPES)):
+        if given[name] not in values:
+            raise Misuse(f"--{name.replace('_', '-')} {given[name]}: not one of {', '.join(values)}")
+    if given["quantization"] and not quantisation_known(given["quantization"]):
+        raise Misuse(f"--quantization {given['quantization']}: unknown; known are such as awq, gptq, fp8, w8a8, bitsandbytes, Q4_K_M")
+    size = given["block_size"]
+    if size is not None and size not in BLOCK_SIZES and size % 16:
+        raise Misuse(f"--block-size {size}: a block has 1, 8 or a multiple of 16 tokens")
+    if given["input_"] is not None and given["output"] is not None and given["input_"] + given["output"] == 0:
+        raise Misuse("--input and --output: a request has at least one token")
+
+
+def _spelt(setup: Setup, given: dict[str, Any]) -> tuple[dict[str, str], list[Note]]:
+    """Options that the set-up holds in another form than the user gave them, as vLLM takes them; and what no option of vLLM says."""
+    from ..capacity.command import speculation
+    from .plan_options import method
+
+    spelt, notes = speculation(setup, given["draft_model"]), list[Any]()
+    if given["quantization"]:
+        name = method(given["quantization"])
+        if name:
+            spelt["--quantization"] = name
+        elif name is None:
+            notes.append(("checkpoint", {"kind": given["quantization"]}))
+    return spelt, notes
+
+
+def measured(setup: Setup, path: str, knowledge: Knowledge) -> tuple[Setup, str]:
+    """(the set-up with what a log states, where the log is of another set-up). What the user left open (version, engine, limits) is taken from
+    the log; where the two differ in what decides the parts, only the weights are. Raises Misuse where the log is of another model or split."""
     from msgspec import structs
 
-    from ..capacity.observed import known_parts, model_of, option, whole
+    from ..capacity.observed import known_parts, least, model_of, option, setup_of, whole
     from ..pipeline import read_case
     from ..ruleset.load import load
     from ..sources import read
+    from ..versions import generation
 
     sources, _issues = read((path,), None)
     case = read_case(sources, load(None))
@@ -244,23 +329,51 @@ def measured(setup: Setup, path: str, knowledge: Knowledge) -> Setup:
     split = whole(option(run, "tensor-parallel-size")) or 1
     if split != setup.tensor_parallel_size:
         raise Misuse(f"--log {path}: it is of {split} GPUs per server, not of {setup.tensor_parallel_size}")
-    return structs.replace(setup, version=setup.version or run.version, known={**parts, **setup.known})
+    graphs = least(run, "memory.graphs")
+    if graphs is not None:
+        parts.setdefault("graphs", int(graphs))
+    own = generation(run)
+    engine: Any = own if own in ("V0", "V1") else None
+    log = setup_of(run, case, knowledge, setup.model)
+    log = structs.replace(log or setup, version=run.version or setup.version, engine_generation=engine)
+    return _merged(setup, log, parts)
 
 
-def _without_effect(others: tuple[str, ...], ctx: click.Context) -> list[str]:
-    """Options of vLLM that bear on no memory of the GPU: named, so that nobody thinks they were counted. Raises for anything else."""
-    from .common import load_rules
+def _merged(setup: Setup, log: Setup, parts: dict[Part, int]) -> tuple[Setup, str]:
+    from msgspec import structs
 
-    if not others:
-        return []
-    known = {n: f.name for f in load_rules(None).flags for n in (f.name, *f.aliases)}
-    result = []
-    for word in others:
-        if word.startswith("-"):
-            name = word.partition("=")[0]
-            if name not in known:
-                raise click.NoSuchOption(name, ctx=ctx)
-            result.append(known[name])
-        elif not result:
-            raise click.UsageError(f"unexpected argument {word!r}", ctx)
-    return list(dict.fromkeys(result))
+    from ..capacity.defaults import limits_of
+    from ..capacity.generations import generation_of
+    from ..capacity.setup import GIB
+
+    differs = []
+    if abs(log.total_bytes - setup.total_bytes) > 0.03 * setup.total_bytes:
+        differs.append(f"{log.total_bytes / GIB:.1f} / {setup.total_bytes / GIB:.1f} GiB")
+    full = structs.replace(
+        setup,
+        total_bytes=setup.total_bytes if differs else log.total_bytes,
+        version=setup.version or log.version,
+        engine_generation=setup.engine_generation or (log.engine_generation if setup.version in (None, log.version) else None),
+        enforce_eager=setup.enforce_eager or log.enforce_eager,
+        **{name: getattr(log, name) for name in _OPEN if getattr(setup, name) is None},
+    )
+    mine, its = limits_of(full), limits_of(log)
+    formulas = [generation_of(s.version, i.engine).name for s, i in ((log, its), (full, mine))]
+    if formulas[0] != formulas[1]:
+        differs.append(f"vLLM {log.version or '?'} ({formulas[0]}) / {full.version or '?'} ({formulas[1]})")
+    elif full.version is None:
+        differs.append("--vllm-version ?")
+    for name, theirs, own in (
+        ("--max-num-batched-tokens", its.max_num_batched_tokens, mine.max_num_batched_tokens),
+        ("--max-num-seqs", its.max_num_seqs, mine.max_num_seqs),
+        ("--enforce-eager", log.enforce_eager, full.enforce_eager),
+    ):
+        if theirs != own:
+            differs.append(f"{name} {theirs} / {own}")
+    if differs:
+        parts = {name: size for name, size in parts.items() if name == "weights"}
+    return structs.replace(full, known={**parts, **setup.known}), ", ".join(differs)
+
+
+_OPEN = ("gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "block_size")
+"""What a log fills in where the user left it open."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from ..capacity.command import command_of
 from ..capacity.plan import Plan, Wish
 from ..capacity.setup import Amount
 from ..model.report import SCHEMA_VERSION
@@ -47,13 +48,15 @@ def _document(label: str, plan: Plan, model: str, wish: Wish) -> dict[str, Any]:
         "engine_generation": budget.generation,
         "tensor_parallel_size": setup.tensor_parallel_size,
         "flags": plan.flags,
+        "other_options": list(plan.others),
         "per_gpu": per_gpu,
         "kv_bytes_per_token": _number(budget.kv_bytes_per_token),
         "kv_blocks": budget.blocks,
         "block_size": budget.block_size,
         "kv_tokens": budget.kv_tokens,
         "max_concurrency": round(budget.max_concurrency, 2),
-        "starts": budget.starts,
+        "starts": plan.starts,
+        "command": command_of(setup, _named(model), plan.flags, plan.others) if plan.command_starts else None,
         "requests_that_fit": {
             name: {
                 "tokens_per_request": f.tokens_per_request, "requests": round(f.requests, 2), "range": [round(f.low, 2), round(f.high, 2)],
@@ -66,7 +69,7 @@ def _document(label: str, plan: Plan, model: str, wish: Wish) -> dict[str, Any]:
             "gpu_memory_utilization": budget.utilization, "max_model_len": budget.max_model_len, "max_num_seqs": budget.max_num_seqs,
             "max_num_batched_tokens": budget.max_num_batched_tokens,
         },
-        "solved": None if plan.solved is None else {"quantity": plan.solved[0], "value": plan.solved[1] or None},
+        "solved": plan.solved and {"quantity": plan.solved[0], "value": plan.solved[1] or None, "middle": plan.solved_middle or None},
         "wish": {"concurrency": wish.concurrency, "input": wish.input, "output": wish.output},
         "notes": [{"code": code, **values} for code, values in plan.notes],
         "error_band": {
@@ -98,7 +101,8 @@ def as_text(plans: list[tuple[str, Plan]], model: str, wish: Wish, *, language: 
 
 def _title(words: Words, plan: Plan) -> list[str]:
     _, setup = words._, plan.setup
-    parts = [_("vLLM {version}").format(version=setup.version or _("(newest known)")) + f" ({plan.budget.generation})"]
+    head = _("vLLM {version} ({generation})") if setup.version else _("vLLM (newest known, {generation})")
+    parts = [head.format(version=setup.version, generation=plan.budget.generation)]
     if setup.tensor_parallel_size > 1:
         parts.append(_("tensor parallel {n}").format(n=setup.tensor_parallel_size))
     if setup.pipeline_parallel_size > 1:
@@ -111,13 +115,28 @@ def _title(words: Words, plan: Plan) -> list[str]:
 
 def _card(page: Page, words: Words, label: str, plan: Plan, model: str, wish: Wish) -> None:
     _, budget = words._, plan.budget
-    page.text(" · ".join([_("{model} on {gpu}").format(model=model, gpu=label), *_title(words, plan)]), indent=0, style="bold")
+    page.text(" · ".join([_("{model} on {gpu}").format(model=clean(_named(model)), gpu=label), *_title(words, plan)]), indent=0, style="bold")
+    _entries(page, words, plan)
     page.blank()
     head = _("{total} in all, of which vLLM may use {budget}")
     page.text(head.format(total=words.value(budget.total, "bytes"), budget=words.value(budget.budget, "bytes")), indent=2)
     draw(page, words, [Row(n, a.bytes, _note(words, a, n)) for n, a in amounts(plan).items()], budget.total)
     page.blank()
     _answer(page, words, plan, model)
+
+
+def _named(model: str) -> str:
+    """The model for a command: a config.json stands for its folder, a pasted one for a model that has to be named."""
+    if model.lstrip("\ufeff \t\r\n").startswith("{"):
+        return "MODEL"
+    folder, _slash, file = model.rpartition("/")
+    return model if not file.endswith(".json") else folder or "."
+
+
+def _entries(page: Page, words: Words, plan: Plan) -> None:
+    """Which entries the names were taken for."""
+    card = plan.setup.gpu.name if plan.setup.gpu else words.value(plan.budget.total, "bytes")
+    page.text(words._("calculated for model {model}, card {card}").format(model=clean(plan.setup.model.name), card=card), indent=2, style="dim")
 
 
 def _note(words: Words, amount: Amount, name: str) -> str:
@@ -135,25 +154,47 @@ def _answer(page: Page, words: Words, plan: Plan, model: str) -> None:
         bytes=each, tokens=tokens, low=words.value(budget.tokens_range[0], "count"), high=words.value(budget.tokens_range[1], "count"),
     ))  # fmt: skip
     for name, fit in plan.fits.items():
-        which = _("of the wanted length") if name == "wanted" else _("of the longest allowed length")
-        text = _("{n} requests {which} at once ({tokens} each; {low} – {high})")
+        which, count = _("of the wanted length") if name == "wanted" else _("of the longest allowed length"), words.fits(fit.requests)
+        one, many = (
+            _("{n} request {which} at once ({tokens} each; {low} – {high})"),
+            _("{n} requests {which} at once ({tokens} each; {low} – {high})"),
+        )
         tokens = words.value(fit.tokens_per_request, "tokens")
-        page.text(text.format(n=words.fits(fit.requests), which=which, tokens=tokens, low=words.fits(fit.low), high=words.fits(fit.high)))
+        text = one if count == "1" else many
+        page.text(text.format(n=count, which=which, tokens=tokens, low=words.fits(fit.low), high=words.fits(fit.high)))
     first = plan.limits[0]
     names = {"kv_cache": _("the KV cache"), "max_num_seqs": "--max-num-seqs", "max_model_len": "--max-model-len"}
-    page.text(words.colon(_("binds first"), _("{limit}, at {n} requests").format(limit=names[first.name], n=words.fits(first.requests))))
+    count = words.fits(first.requests)
+    text = _("{limit}, at {n} request") if count == "1" else _("{limit}, at {n} requests")
+    page.text(words.colon(_("binds first"), text.format(limit=names[first.name], n=count)))
     if plan.solved is not None:
-        quantity, value = plan.solved
-        found = _("--{quantity} {value} is the answer to --solve {quantity}") if value else _("no value of --{quantity} does it")
-        page.text(found.format(quantity="tensor-parallel-size" if quantity == "tp" and value else quantity, value=value), style="bold")
+        page.text(_solved(words, *plan.solved, plan.solved_middle), style="bold")
     for code, values in plan.notes:
         page.text(sentence(words, code, values), lead="- ")
-    command = " ".join(["vllm serve", clean(model), *(k if v == "true" else f"{k} {v}" for k, v in plan.flags.items())])
-    page.text(_("start it with:"))
-    page.raw(command, 4, "green")
+    if not plan.command_starts:
+        return
+    page.text(_("start it with:") if plan.starts else _("this would start:"))
+    page.raw(clean(command_of(plan.setup, clean(_named(model)), plan.flags, plan.others)), 4, "green")
 
 
-_UNITS = {"missing": "bytes", "headroom": "bytes", "graphs": "bytes", "tokens": "tokens", "length": "tokens", "longest": "tokens"}
+def _solved(words: Words, quantity: str, value: str, middle: str) -> str:
+    _ = words._
+    name = "tensor-parallel-size" if quantity == "tp" else quantity
+    if not value and not middle:
+        return _("no value of --{quantity} does it").format(quantity=name)
+    if not value:
+        text = _("no value of --{quantity} surely does it; by the middle estimate {middle} does")
+    elif value == middle or not middle:
+        text = _("--{quantity} {value} is the answer to --solve {asked}")
+    else:
+        text = _("--{quantity} {value} is the answer to --solve {asked}: it holds at the cautious end of the estimates (middle estimate: {middle})")
+    return text.format(quantity=name, asked=quantity, value=value, middle=middle)
+
+
+_UNITS = {
+    "missing": "bytes", "headroom": "bytes", "graphs": "bytes", "free": "bytes", "budget": "bytes", "tokens": "tokens", "length": "tokens",
+    "longest": "tokens", "safe": "tokens", "batched": "tokens",
+}  # fmt: skip
 
 
 def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
@@ -163,12 +204,31 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
         "no-kv": _(
             "It does not start: weights and peak exceed the budget by {missing}. More GPUs, a smaller or quantised model, or a higher utilization."
         ),
-        "below-max-len": _("It does not start with a length of {length}: at most {longest} fit."),
-        "queue": _(
-            "Of {wanted} requests at once, {fits} fit at {tokens} each; others wait or are preempted. A full KV cache gives no CUDA out of memory."
+        "below-max-len": _("It does not start with a length of {length}: at most {longest} fit, {safe} at the cautious end of the estimates."),
+        "may-not-start": _("At the cautious end of the estimates it does not start with a length of {length}; {safe} start there as well."),
+        "heads-split": _("It does not start: {heads} attention heads cannot be divided among {tp} GPUs."),
+        "kv-heads-split": _("It does not start: {heads} KV heads can neither be divided among {tp} GPUs nor repeated on them."),
+        "mlp-split": _("It does not start: an MLP of width {width} cannot be divided among {tp} GPUs."),
+        "stages": _("It does not start: {layers} layers cannot be spread over {pp} pipeline stages."),
+        "context-parallel": _("It does not start: {dcp} GPUs cannot share the tokens of the KV cache where {tp} GPUs share its heads."),
+        "free-below-budget": _(
+            "It does not start: free memory below the budget ({free} free, {budget} wanted). Lower the utilization or free the card."
         ),
+        "overcommitted": _("It does not start: it would take {missing} more than the card has."),
+        "batched-below-length": _(
+            "It does not start: without chunked prefill --max-num-batched-tokens ({batched}) must not be below the length ({length})."
+        ),
+        "batched-below-seqs": _("It does not start: --max-num-batched-tokens ({batched}) must not be below --max-num-seqs ({seqs})."),
+        "model-limit": _(
+            "It does not start with a length of {length}: the model's limit is {limit}, whatever the memory. Only rope scaling or "
+            "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 lift it."
+        ),
+        "queue": _(
+            "Of {wanted} wanted at once, {fits} fit at {tokens} each; others wait or are preempted. A full KV cache gives no CUDA out of memory."
+        ),
+        "edge": _("{wanted} at once may or may not fill the KV cache: {fits} fit at {tokens} each, {low} at the cautious end of the estimates."),
         "room": _(
-            "{wanted} requests at once cannot fill the KV cache: {fits} fit at {tokens} each. An out-of-memory error at this load has another cause."
+            "{wanted} at once cannot fill the KV cache: {fits} surely fit at {tokens} each. An out-of-memory error at this load has another cause."
         ),
         "seqs": _("--max-num-seqs allows {limit} of the {wanted} wanted requests to run."),
         "tight-headroom": _(
@@ -178,6 +238,15 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
         "no-fp8": _("{card} has no FP8 arithmetic: check that an attention backend of this version can store FP8 there."),
         "replicated-heads": _("The model has {heads} KV heads: with {tp} GPUs they are replicated, and the KV cache per GPU stops shrinking."),
         "no-effect": _("{flag} does not change what fits."),
+        "takes-memory": _("Not modelled: {flag} takes memory, so less fits than is said here."),
+        "not-modelled": _("Not modelled, carried into the command as given: {flag}."),
+        "perhaps-meant": _("{flag} is not known here and was carried along: did you mean {close}?"),
+        "no-such-option": _("vLLM {version} has no {flag}: it is left out of the command."),
+        "version-outside": _("vLLM {version} was not read: the figures are those of {nearest}, the nearest release known."),
+        "checkpoint": _(
+            "The figures are those of a checkpoint quantised as {kind}. No option of vLLM says that: give such a checkpoint as the model."
+        ),
+        "log-differs": _("The log is of another set-up ({what}): only its weights were used, and nothing else is measured."),
         "wide-band": _("For models of this kind the estimate of the peak is loose: encoder, states and workspaces differ by version."),
     }[code]
     return text.format(**{k: v if isinstance(v, str) else words.value(v, _UNITS.get(k, "count")) for k, v in values.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gzip
 import io
 import json
@@ -10,10 +11,12 @@ import sys
 import zipfile
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import vllm_doctor
+from vllm_doctor.model.observations import Ref
 from vllm_doctor.model.report import Report
 from vllm_doctor.reports.html import render
 from vllm_doctor.sources import Source
@@ -45,6 +48,49 @@ def test_names_of_content_are_the_names_of_sources() -> None:
 def test_a_missing_file_is_an_issue_and_not_an_exception(tmp_path: Path) -> None:
     report = vllm_doctor.analyze(tmp_path / "nothing.log", b"", ("x.bin", b"\x7fELF\x01\x02"))
     assert (report.verdict, [i.code for i in report.issues]) == ("inconclusive", ["source.missing", "source.empty", "source.binary"])
+
+
+def test_the_issue_of_a_missing_file_names_it_and_no_line() -> None:
+    (issue,) = vllm_doctor.analyze("/no/such.log", language="zh").issues
+    assert issue.message == "没有这个文件或文件夹：/no/such.log"
+    assert issue.ref is not None
+    assert (issue.ref.source, issue.ref.line) == ("/no/such.log", 0)
+
+
+def test_content_without_years_is_dated_near_its_receipt_and_the_report_says_so() -> None:
+    yearless = "INFO 01-02 13:53:41 [api_server.py:1896] vLLM API server version 0.10.2\nERROR 01-02 13:54:03 [core.py:720] broken\n"
+    report = vllm_doctor.analyze(yearless, ("b.log", yearless.encode()))
+    now = datetime.datetime.now(datetime.timezone.utc).year
+    assert [i.code for i in report.issues if i.code == "year-assumed"] == ["year-assumed"]
+    assert {int((r.started or "0")[:4]) for r in report.runs} <= {now - 1, now}
+    assert report.runs
+
+
+def test_the_package_is_typed() -> None:
+    assert (Path(vllm_doctor.__file__).parent / "py.typed").is_file()
+
+
+@pytest.mark.parametrize(
+    ("end", "window_end", "kinds", "ongoing"),
+    [
+        ("running", 990.0, (), True),
+        ("running", 500.0, (), False),
+        ("stopped", 990.0, (), False),
+        ("crashed", 500.0, (), False),
+        ("crashed", 990.0, (), None),
+        ("crashed", 500.0, ("oom",), None),
+        ("crashed", 500.0, ("scheduler.preempted",), False),
+    ],
+)
+def test_a_crash_is_not_said_to_be_over(end: str, window_end: float, kinds: tuple[str, ...], ongoing: bool | None) -> None:
+    from vllm_doctor.narrate import _ongoing
+
+    ref = Ref("a.log", 5, "line")
+    events = {kind: SimpleNamespace(events=[SimpleNamespace(ref=ref, time=500.0)]) for kind in kinds}
+    run = SimpleNamespace(end=end, ended=1000.0, events=events)
+    window = SimpleNamespace(whole=False, track=0, end=window_end)
+    judgement = SimpleNamespace(window=window, evidence=[SimpleNamespace(direction="for", refs=[ref])])
+    assert _ongoing(judgement, run) is ongoing  # type: ignore[arg-type]
 
 
 def test_misuse_raises() -> None:

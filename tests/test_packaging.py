@@ -57,6 +57,7 @@ def run(command: Path, folder: Path, *arguments: str) -> str:
 @pytest.mark.network
 def test_a_wheel_holds_the_compiled_rules_and_they_are_those_of_the_checkout(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
+        assert "vllm_doctor/py.typed" in archive.namelist()
         compiled = msgspec.json.decode(archive.read("vllm_doctor/rules.json"), type=RuleSet)
         knowledge = msgspec.json.decode(archive.read("vllm_doctor/knowledge.json"), type=Knowledge)
         folders = {name.split("/")[0] for name in archive.namelist()}

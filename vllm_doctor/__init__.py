@@ -36,6 +36,8 @@ def analyze(
     - a name and its content: `("server.log", text)`;
     - a `vllm_doctor.sources.Source`.
 
+    Content has no age of its own: where its stamps have no year it is taken to be recent, and the report says so (`year-assumed`).
+
     `language` is "en" or "zh". `since` and `until` are times as on the command line: ISO, "MM-DD HH:MM[:SS]", "HH:MM[:SS]", "-10m".
     `rules_dir` adds rules of your own. `redact=False` keeps keys, prompts, names and hosts, which the report then states. `progress` gets
     (name of the source, bytes read, bytes in all).
@@ -47,6 +49,7 @@ def analyze(
     >>> report.verdict, report.findings[0].id  # doctest: +SKIP
     ('problem', 'kv-cache-exhaustion')
     """
+    import time
     from os import PathLike, fspath
 
     from .language import LANGUAGES
@@ -59,6 +62,7 @@ def analyze(
         raise ValueError(f"language must be one of {', '.join(LANGUAGES)}, not {language!r}")
     sources: list[Source] = []
     issues: list[Issue] = []
+    received = time.time()
     for number, item in enumerate(inputs, 1):
         if isinstance(item, Source):
             sources.append(item)
@@ -73,7 +77,7 @@ def analyze(
             content = content.encode("utf-8", "replace")
         if not isinstance(content, bytes):
             raise TypeError(f"input {number} is neither a path, text, bytes, (name, content) nor a Source: {type(item).__name__}")
-        sources += given(name, content, issues)
+        sources += given(name, content, issues, received)
     bounds = [None if time is None else parse(time) for time in (since, until)]
     return run(
         sources, extra_issues=issues, language=language, rules_dir=rules_dir, since=bounds[0], until=bounds[1], redact=redact, progress=progress

@@ -68,6 +68,10 @@ def read(source: Source, hint: float | None, formats: list[Format], issues: list
     for block in _blocks(source, 0, source.size, issues) if source.plain else blocks.blocks(source.blocks(issues)):
         if way is None:
             result.kind = framing.sniff(block[: framing.SNIFFED])
+            if result.kind == "empty" and b"\n" not in block:  # a hole; whether anything follows shows where reading ends
+                result.kind = "binary"
+                result.size += len(block)
+                continue
             if result.kind not in ("server_log", "kernel", "prose"):
                 issues.append(Issue("large-input", "{name} is too large to be read as {kind}.", {"name": source.name, "kind": result.kind}))
                 result.size = len(block)

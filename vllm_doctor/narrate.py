@@ -43,6 +43,8 @@ TIMELINE = (
     "shutdown.complete",
 )
 """Kinds of events that tell a run's story; the first of each is enough."""
+FAILURES = (*STARTUP_FAILURES, "startup.failed", "oom", "exception", "engine.fatal_error", "engine.died", "worker.died", "process.killed")
+"""Kinds of events that end a server. What rests on them is not over: its server is."""
 
 
 class Narrator:
@@ -166,7 +168,7 @@ class Narrator:
     def issue(self, issue: Issue) -> out.IssueReport:
         text = self._(issue.message)
         for key, value in issue.values.items():
-            text = text.replace("{" + key + "}", str(value))
+            text = text.replace("{" + key + "}", self._(value) if isinstance(value, str) else str(value))
         return out.IssueReport(issue.code, text, line(issue.ref) if issue.ref else None)
 
     def timeline(self, run: Run) -> list[out.TimelineEntry]:
@@ -261,15 +263,20 @@ def _span(j: Judgement, run: Run) -> tuple[float | None, float | None]:
     return (j.window.start, j.window.end) if j.window.track >= 0 else (run.started, run.ended)
 
 
-def _event_time(run: Run, ref: Ref) -> float | None:
-    return next((e.time for b in run.events.values() for e in b.events if e.ref == ref), None)
+def _event_time(run: Run, ref: Ref, kinds: Sequence[str] = ()) -> float | None:
+    """The time of the event, of one of `kinds` where some are given, that the line tells of."""
+    return next((e.time for k, b in run.events.items() if not kinds or k in kinds for e in b.events if e.ref == ref), None)
 
 
 def _ongoing(j: Judgement, run: Run) -> bool | None:
-    """Does the trouble last to the end of what was seen? Unknown for failures and where nothing has a time."""
+    """Does the trouble last to the end of what was seen? Unknown for failures, for what ended with its server, and where nothing has a time."""
     if j.window.whole or j.window.track < 0 or run.ended is None:
         return None
-    return j.window.end >= run.ended - 30.0 and run.end == "running"
+    if run.end == "crashed" and any(_event_time(run, r, FAILURES) is not None for h in j.evidence if h.direction == "for" for r in h.refs):
+        return None
+    if j.window.end < run.ended - 30.0:
+        return False
+    return None if run.end == "crashed" else run.end == "running"
 
 
 def _failure(case: Case) -> Event | None:

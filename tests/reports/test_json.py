@@ -96,3 +96,11 @@ def test_keys_come_in_the_order_of_the_types() -> None:
 def test_what_no_utf8_can_hold_is_replaced_instead_of_failing() -> None:
     document = json.loads(render(Report(tool=samples.TOOL, redacted=True, verdict="inconclusive", summary="a\ud800b")))
     assert document["summary"] == "a?b"
+
+
+def test_characters_that_cannot_be_seen_are_escaped_and_the_data_is_the_same() -> None:
+    seen = "a\x9b31m b\u202ec\u2066 d\x7f e\u200f \U000e0041 中文 é"
+    report = Report(tool=samples.TOOL, redacted=True, verdict="inconclusive", summary=seen)
+    text = render(report)
+    assert json.loads(text)["summary"] == seen
+    assert '"a\\u009b31m b\\u202ec\\u2066 d\\u007f e\\u200f \\udb40\\udc41 中文 é"' in text

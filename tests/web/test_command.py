@@ -42,3 +42,13 @@ def test_it_ends_when_told_to_and_takes_its_workers_along(end: signal.Signals) -
 def test_the_help_says_what_happens_to_what_is_sent(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", "--help"]) == 0
     assert "Nothing is stored and nothing is sent anywhere." in " ".join(capsys.readouterr().out.split())
+
+
+def test_listening_for_other_machines_is_warned_of_and_the_link_can_be_used() -> None:
+    with command("--host", "0.0.0.0") as (address, process):
+        assert address.startswith("http://127.0.0.1:")
+        assert httpx.get(address + "/healthz", timeout=60, trust_env=False).json()["status"] == "ok"
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+        assert process.stderr is not None
+        assert process.stderr.read().startswith("Warning: on 0.0.0.0 this can be reached from other machines")

@@ -175,6 +175,18 @@ def test_a_bomb_of_zip_is_read_no_further_than_is_sensible(here: Running) -> Non
     assert report["findings"][0]["id"] == "kv-cache-exhaustion"
 
 
+def test_a_bomb_of_zeros_is_said_to_be_one(here: Running) -> None:
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=9) as file:
+        for _ in range(96):
+            file.write(b"\0" * MIB)
+    report = here.post("/api/analyze", files=[("files", ("bomb.gz", packed.getvalue()))]).json()
+    told = [i["message"] for i in report["issues"] if i["code"] == "source.ratio"]
+    assert told == ["unpacks to more than 300 times its size: reading stopped after 68157440 bytes"]
+    assert [(s["name"], s["kinds"]) for s in report["sources"]] == [("bomb.gz", ["binary"])]
+    assert not [i for i in report["issues"] if i["code"] in ("empty-input", "large-input")]
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +43,7 @@ def ids(report: dict[str, Any]) -> list[str]:
 
 
 def test_the_api_gives_the_report_of_the_command_line(here: Running) -> None:
-    expected = RENDERERS["json"](analyze([Source("pasted", None, LOG, len(LOG))]), Style())
+    expected = RENDERERS["json"](analyze([Source("pasted", None, LOG, len(LOG), time.time())]), Style())
     assert here.post("/api/analyze", content=LOG).text == expected
 
 
@@ -255,3 +256,21 @@ except MemoryError:
 def test_a_worker_can_write_no_file_and_has_bounded_memory(tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, "-c", CONFINED, str(tmp_path / "x")], capture_output=True, text=True, check=True)
     assert result.stdout == "refused\nrefused\n"
+
+
+def test_what_cannot_be_read_is_said_in_chinese(here: Running) -> None:
+    answer = here.post("/api/analyze?lang=zh", files=[("files", ("a.bin", b"\x7fELF\x01\x02"))])
+    assert (answer.status_code, answer.json()["error"]["details"]) == (422, ["a.bin：这不是文本"])
+
+
+def test_pasted_text_without_years_is_of_this_time(here: Running) -> None:
+    report = here.post("/api/analyze", content=b"INFO 01-02 13:53:41 [api_server.py:1896] vLLM API server version 0.10.2\n").json()
+    assert "year-assumed" in [i["code"] for i in report["issues"]]
+    assert report["sources"][0]["first_time"] > "2020"
+
+
+def test_the_chinese_form_reads_as_chinese(here: Running) -> None:
+    page = here.get("/?lang=zh").text
+    assert "这个 vLLM 服务怎么了？" in page
+    assert "或选择文件" in page
+    assert '。<span id="drop-note"' in page

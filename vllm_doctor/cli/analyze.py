@@ -97,7 +97,9 @@ def command(
     if progress:
         progress("", 0, 0)
     if not sources:
-        raise NoInput("\n".join(["none of the inputs could be read", *issue_lines(issues, language)]))
+        from ..language import translator
+
+        raise NoInput("\n".join([translator(language)("none of the inputs could be read"), *issue_lines(issues, language)]))
 
     from ..pipeline import analyze
 

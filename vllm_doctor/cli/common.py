@@ -158,8 +158,10 @@ def issue_lines(issues: Iterable[Issue], language: str) -> list[str]:
     for issue in issues:
         text = _(issue.message)
         for name, value in issue.values.items():
-            text = text.replace("{" + name + "}", str(value))
-        place = f"{issue.ref.source}:{issue.ref.line}: " if issue.ref else ""
+            text = text.replace("{" + name + "}", _(value) if isinstance(value, str) else str(value))
+        place = ""
+        if issue.ref is not None and (issue.ref.line or issue.ref.source not in text):
+            place = f"{issue.ref.source}:{issue.ref.line}: " if issue.ref.line else f"{issue.ref.source}: "
         lines.append(clean(f"{place}{text} ({issue.code})"))
     return lines
 

@@ -6,7 +6,7 @@ import re
 
 import click
 
-from .common import Misuse, emit, language_of
+from .common import Misuse, emit, language_of, warn
 
 
 def _base(ctx: click.Context, param: click.Parameter, value: str) -> str:
@@ -40,6 +40,13 @@ def command(*, host: str, port: int, base_path: str, hosts: tuple[str, ...], max
     def started(address: str) -> None:
         emit(_("vllm-doctor is at {address} (Ctrl-C ends it)").format(address=address) + "\n")
 
+    if host not in ("127.0.0.1", "::1", "localhost"):
+        warn(
+            _(
+                "Warning: on {host} this can be reached from other machines, and it has no accounts. "
+                "Put a proxy before it that asks who is there, and name its host with --allow-host."
+            ).format(host=host or "0.0.0.0")
+        )
     own = () if host in ("0.0.0.0", "::", "") else (host.lower(),)
     try:
         run(limits, host=host, port=port, base=base_path, hosts=(*own, *hosts), started=started, verbose=verbose)

@@ -34,7 +34,8 @@ BUCKETS_KEPT = 4096
 
 
 class Ref(Struct, frozen=True, gc=False):
-    """Where a claim comes from. `line` counts from 1 in the source as the user has it; `before`/`after` are up to two neighbours."""
+    """Where a claim comes from. `line` counts from 1 in the source as the user has it, 0 is the source as a whole;
+    `before`/`after` are up to two neighbours."""
 
     source: str
     line: int

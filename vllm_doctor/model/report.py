@@ -31,7 +31,7 @@ class Tool(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """A quoted line of an input. `before` and `after` are its neighbours, where they were kept."""
+    """A quoted line of an input; number 0 is the input as a whole. `before` and `after` are its neighbours, where they were kept."""
 
     source: str
     line: int

@@ -143,7 +143,7 @@ class _View:
 
     def place(self, line: Line) -> str:
         name = line.source.removeprefix(self.folder) if self.folder != "/" else line.source
-        return f"{source_name(name, 60)}:{line.line}"
+        return source_name(name, 60) + (f":{line.line}" if line.line else "")
 
     def titles(self, ids: Iterable[str]) -> list[str]:
         known = {f.id: f.title for f in self.report.findings}
@@ -262,7 +262,7 @@ def _tone(found: Finding) -> str:
 
 
 def _full_name(line: Line) -> str:
-    return f"{source_name(line.source, 400)}:{line.line}"
+    return source_name(line.source, 400) + (f":{line.line}" if line.line else "")
 
 
 def _shared_folder(report: Report) -> str:

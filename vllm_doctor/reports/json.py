@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -10,12 +11,22 @@ from ..model.report import Report
 
 
 def render(report: Report) -> str:
-    """Indented JSON: keys of objects in the order of their types, keys of free mappings sorted. Ends with a newline."""
+    """Indented JSON: keys of objects in the order of their types, keys of free mappings sorted, characters that cannot be seen as \\uXXXX.
+    Ends with a newline."""
     try:
         data = msgspec.json.encode(report, order="deterministic")
     except UnicodeEncodeError:  # half of a surrogate pair, which no UTF-8 can hold, came in with some input
         data = msgspec.json.encode(_encodable(msgspec.to_builtins(report)), order="deterministic")
-    return msgspec.json.format(data, indent=2).decode() + "\n"
+    return _UNSEEN.sub(_escape, msgspec.json.format(data, indent=2).decode()) + "\n"
+
+
+_UNSEEN = re.compile("[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]")
+"""Controls, directions and what has no width: a terminal or an editor would obey them instead of showing them."""
+
+
+def _escape(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be")
+    return "".join(f"\\u{units[i] << 8 | units[i + 1]:04x}" for i in range(0, len(units), 2))
 
 
 def _encodable(value: Any) -> Any:

@@ -143,7 +143,7 @@ class _View(Telling):
         return " · ".join(code(part) if i and self.run and part == self.run.model else prose(part) for i, part in enumerate(self.about()))
 
     def place(self, line: Line) -> str:
-        return f"{source_name(line.source, 120)}:{line.line}"
+        return source_name(line.source, 120) + (f":{line.line}" if line.line else "")
 
     def at(self, text: str, ref: Line | None) -> str:
         return self.noted(text, code(self.place(ref))) if ref else text

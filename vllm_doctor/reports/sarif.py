@@ -136,6 +136,8 @@ def _fingerprint(found: Finding) -> str:
 
 
 def _location(line: Line) -> dict[str, Any]:
+    if not line.line:  # the input as a whole
+        return {"physicalLocation": {"artifactLocation": {"uri": uri(line.source)}}}
     number = max(line.line, 1)
     place: dict[str, Any] = {
         "artifactLocation": {"uri": uri(line.source)},

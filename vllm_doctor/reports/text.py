@@ -344,7 +344,9 @@ class _View(Telling):
             return
         page.heading(_("ABOUT THE INPUT"))
         for issue in self.report.issues[: None if self.detail > 0 else _LISTED]:
-            place = f"{source_name(issue.ref.source, 40)}:{issue.ref.line}  " if issue.ref else ""
+            place = ""
+            if issue.ref is not None and (issue.ref.line or issue.ref.source not in issue.message):
+                place = source_name(issue.ref.source, 40) + (f":{issue.ref.line}" if issue.ref.line else "") + "  "
             page.text(self.noted(issue.message, issue.code), lead="! " + place, lead_style="yellow", hang=4)
         if self.detail <= 0 and len(self.report.issues) > _LISTED:
             page.text(_("and {n} more, with -v").format(n=len(self.report.issues) - _LISTED), style="dim")

@@ -68,7 +68,7 @@ def _path(argument: str, sources: list[Source], issues: list[Issue], seen: set[s
         else:
             _file(argument, sources, issues, seen, named=True)
     except FileNotFoundError:
-        issues.append(issue(argument, "source.missing", "no such file or folder"))
+        issues.append(issue(argument, "source.missing", "there is no file or folder {path}", path=argument))
     except (OSError, ValueError) as error:
         issues.append(issue(argument, "source.unreadable", "cannot be read: {reason}", reason=reason(error)))
 

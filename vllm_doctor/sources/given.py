@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import time
+
 from ..model.observations import Issue
 from . import archives
 from .files import SNIFF, looks_like_text
 from .source import Source, issue
 
 
-def given(name: str, content: bytes, issues: list[Issue]) -> list[Source]:
-    """The sources in `content`: itself, or the members of the archive that it is. What cannot be read is added to `issues`."""
+def given(name: str, content: bytes, issues: list[Issue], received: float | None = None) -> list[Source]:
+    """The sources in `content`: itself, or the members of the archive that it is. What cannot be read is added to `issues`.
+
+    It is as old as its receipt, a Unix time, now where that is not said: a log whose stamps have no year is of some year, which the report states.
+    """
     found = []
-    for source in archives.opened(Source(name, None, content, len(content)), issues):
+    age = time.time() if received is None else received
+    for source in archives.opened(Source(name, None, content, len(content), age), issues):
         trouble: list[Issue] = []
         head = source.content(trouble, SNIFF)
         if not head:

@@ -45,7 +45,13 @@ class Source(Struct, frozen=True):
                     total += len(piece)
                     if self.packing and total > RATIO_GRACE and total > MAX_RATIO * max(self.size, 1):
                         collected.append(
-                            issue(self.name, "source.ratio", "unpacks to more than {ratio} times its size: reading stopped", ratio=MAX_RATIO)
+                            issue(
+                                self.name,
+                                "source.ratio",
+                                "unpacks to more than {ratio} times its size: reading stopped after {bytes} bytes",
+                                ratio=MAX_RATIO,
+                                bytes=total,
+                            )
                         )
                         return
                     yield piece
@@ -162,8 +168,8 @@ class _Zstd:
 
 
 def issue(name: str, code: str, message: str, **values: Scalar) -> Issue:
-    """A problem with a source as a whole: located at its first line."""
-    return Issue(code, message, values, Ref(name, 1, ""))
+    """A problem with a source as a whole, at no line of it."""
+    return Issue(code, message, values, Ref(name, 0, ""))
 
 
 def reason(error: BaseException) -> str:

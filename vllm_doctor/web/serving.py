@@ -78,6 +78,7 @@ def run(limits: Limits, *, host: str, port: int, base: str, hosts: Sequence[str]
     with socket.socket(family, socket.SOCK_STREAM) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        shown = f"[{host}]" if ":" in host else host
+        usable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
+        shown = f"[{usable}]" if ":" in usable else usable
         started(f"http://{shown}:{listening.getsockname()[1]}{base}/")
         server(limits, host=host, port=port, base=base, hosts=hosts).run(sockets=[listening])

@@ -78,7 +78,8 @@ def _analysed(job: Job, stream: IO[bytes]) -> Done | Failed:
         return Failed("bad-form")
     job.body = b""
     issues: list[Issue] = []
-    sources = [s for name, content in named for s in given(name, content, issues)]
+    received = time.time()
+    sources = [s for name, content in named for s in given(name, content, issues, received)]
     if not sources:
         return Failed("nothing-readable" if issues else "nothing-sent", tuple(clean(text) for text in told(issues, job.language))[:20])
     last = 0.0
@@ -100,7 +101,7 @@ def told(issues: list[Issue], language: str) -> list[str]:
     for issue in issues:
         text = _(issue.message)
         for name, value in issue.values.items():
-            text = text.replace("{" + name + "}", str(value))
+            text = text.replace("{" + name + "}", _(value) if isinstance(value, str) else str(value))
         lines.append(_("{label}: {text}").format(label=issue.ref.source if issue.ref else "", text=text))
     return lines
 

@@ -19,7 +19,7 @@ KNOWLEDGE = load_knowledge()
         ("qwen2.5_7b instruct", "Qwen/Qwen2.5-7B-Instruct", None),
         ("Qwen/Qwen2.5-7B-Instruct-AWQ", "Qwen/Qwen2.5-7B-Instruct", "AWQ"),
         ("Qwen1.5-14B-Chat-GPTQ-Int4", "Qwen/Qwen1.5-14B-Chat", "GPTQ Int4"),
-        ("Qwen3-30B-A3B-Instruct-2507-FP8", "Qwen/Qwen3-30B-A3B", "FP8"),
+        ("Qwen3-30B-A3B-Instruct-2507-FP8", "Qwen/Qwen3-30B-A3B-Instruct-2507", "FP8"),
         ("llama3.1-8b", "meta-llama/Llama-3.1-8B-Instruct", None),
         ("Meta-Llama-3.1-70B-Instruct", "meta-llama/Llama-3.1-70B-Instruct", None),
         ("neuralmagic/Meta-Llama-3.1-8B-Instruct-FP8", "meta-llama/Llama-3.1-8B-Instruct", "FP8"),
@@ -97,3 +97,10 @@ def test_every_model_and_card_says_where_it_is_from() -> None:
     assert [e.name for e in (*KNOWLEDGE.models, *KNOWLEDGE.gpus) if not e.source] == []
     assert [m.name for m in KNOWLEDGE.models if not m.confidence] == []
     assert [g.name for g in KNOWLEDGE.gpus if not g.visible_gib or g.visible_gib[-1] > g.marketed_gb] == []
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-4B-Thinking-2507", "Qwen3-30B-A3B-Instruct-2507-FP8", "Qwen/Qwen3-235B-A22B-Instruct-2507"])
+def test_models_of_july_2025_have_their_own_limit(name: str) -> None:
+    found = find_model(name, KNOWLEDGE).model
+    assert found is not None
+    assert found.max_position_embeddings == 262144

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -30,10 +30,30 @@ class Failure(Struct, frozen=True):
     expected: str
     got: str
 
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.test}: expected {self.expected}, got {self.got}"
 
-def check_causes(rules: RuleSet, root: Path) -> list[Failure]:
-    """All tests of all causes; `root` is the folder that `case: fixtures/...` counts from. Empty where everything holds."""
-    return [failure for cause in rules.causes for test in cause.tests for failure in _check(cause, test, rules, root)]
+
+def check_causes(rules: RuleSet, root: Path, only: Container[str] | None = None) -> list[Failure]:
+    """The tests of all causes (or of those in `only`) that can run; `root` is the folder that `case: fixtures/...` counts from.
+
+    Empty where everything holds."""
+    return [failure for cause, test in _tests(rules, only) if runs_here(test, root) for failure in _check(cause, test, rules, root)]
+
+
+def count_tests(rules: RuleSet, root: Path, only: Container[str] | None = None) -> tuple[int, int]:
+    """(tests that run, tests that do not because this installation has no fixtures)."""
+    here = [runs_here(test, root) for _, test in _tests(rules, only)]
+    return here.count(True), here.count(False)
+
+
+def runs_here(test: CauseTest, root: Path) -> bool:
+    """Whether a test's input can be there: a wheel carries the rules without the folder of fixtures. One missing fixture is a failure."""
+    return test.log is not None or (root / Path(str(test.case)).parts[0]).is_dir()
+
+
+def _tests(rules: RuleSet, only: Container[str] | None) -> list[tuple[Cause, CauseTest]]:
+    return [(cause, test) for cause in rules.causes if only is None or cause.id in only for test in cause.tests]
 
 
 def outcome(cause: str, case: Case, rules: RuleSet) -> Judgement | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-import types
+import re
 from pathlib import Path
 
 import jsonschema
@@ -15,7 +14,7 @@ import yaml
 from vllm_doctor.cli import run
 from vllm_doctor.cli.rules import rules_schema, table
 from vllm_doctor.cli.templates import TEMPLATES
-from vllm_doctor.ruleset.load import knowledge_folder, load_folder
+from vllm_doctor.ruleset.load import CHECKOUT, knowledge_folder, load_folder
 from vllm_doctor.ruleset.schema import RuleSet
 
 CAUSE = """\
@@ -195,14 +194,31 @@ def test_faulty_rules_of_the_user_stop_an_analysis_before_it_starts(home: Path, 
 
 
 @pytest.mark.parametrize("kind", ["format", "cause"])
-def test_a_new_rule_is_accepted_once_it_is_filled_in(kind: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_rule_goes_into_the_rules_folder_here_and_loads_once_it_is_filled_in(
+    kind: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(home.parent)
+    path = Path("rules") / TEMPLATES[kind][0] / "engine-hang.yaml"
     assert run(["rules", "new", kind, "engine-hang"]) == 0
-    path = home / TEMPLATES[kind][0] / "engine-hang.yaml"
     assert capsys.readouterr().out == f"{path}\n"
+    assert run(["rules", "lint"]) == 1
+    text = path.read_text(encoding="utf-8")
+    rows = [n for n, row in enumerate(text.splitlines(), 1) if "<FILL IN" in row]
+    faults = [fault for fault in capsys.readouterr().err.splitlines() if ": fill in " in fault]
+    assert [int(fault.split(":")[1]) for fault in faults] == rows
+    path.write_text(re.sub("<FILL IN: [^>]*>", "some text", text), encoding="utf-8")
     assert run(["rules", "lint"]) == 0
 
 
-def test_a_new_rule_never_replaces_a_file(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_rule_is_not_written_where_nobody_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["rules", "new", "cause", "engine-hang"]) == 2
+    assert capsys.readouterr().err == "vllm-doctor: there is no folder rules/ here: say where to write with --rules DIR\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_rule_never_replaces_a_file(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(home.parent)
     assert run(["rules", "new", "cause", "kv-cache-exhaustion"]) == 2
     assert "exists already" in capsys.readouterr().err
     assert (home / "causes" / "kv-cache-exhaustion.yaml").read_text(encoding="utf-8") == CAUSE
@@ -210,7 +226,7 @@ def test_a_new_rule_never_replaces_a_file(home: Path, capsys: pytest.CaptureFixt
 
 def test_a_new_rule_goes_where_the_user_says(tmp_path: Path) -> None:
     assert run(["rules", "new", "format", "my-line", "--rules", str(tmp_path / "mine")]) == 0
-    assert [f.id for f in load_folder(tmp_path / "mine").formats] == ["my-line"]
+    assert (tmp_path / "mine" / "formats" / "my-line.yaml").is_file()
 
 
 def test_the_schema_fits_every_kind_of_file(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,22 +240,47 @@ def test_the_schema_fits_every_kind_of_file(home: Path, capsys: pytest.CaptureFi
         jsonschema.validate(yaml.safe_load(CAUSE.replace("severity: high", "severity: huge")), schema)
 
 
-@pytest.mark.parametrize(
-    ("failures", "code", "said"),
-    [([], 0, "ok: 0 samples of formats, 1 tests of causes\n"), (["x fails"], 1, "failed: 2: 0 samples of formats, 1 tests of causes\n")],
-)
-def test_the_tests_inside_the_rules_are_run(
-    failures: list[str], code: int, said: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    roots: list[Path] = []
+def with_tests(home: Path, tests: str) -> None:
+    """Gives the one cause other tests."""
+    text = CAUSE.replace("[{name: t, log: x, expect: not_checked}]", tests)
+    (home / "causes" / "kv-cache-exhaustion.yaml").write_text(text, encoding="utf-8")
 
-    def causes(rules: RuleSet, root: Path) -> list[str]:
-        roots.append(root)
-        return failures
 
-    monkeypatch.setattr("vllm_doctor.parsing.formats.check", lambda formats: failures)
-    selftest = types.ModuleType("vllm_doctor.selftest")
-    monkeypatch.setattr(selftest, "check_causes", causes, raising=False)
-    monkeypatch.setitem(sys.modules, "vllm_doctor.selftest", selftest)
-    assert run(["rules", "test"]) == code
-    assert (capsys.readouterr().out, roots) == (said, [home.parent])
+def test_the_tests_inside_the_rules_are_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with_tests(home, "[{name: t, log: x, expect: likely}]")
+    assert run(["rules", "test"]) == 1
+    got = capsys.readouterr()
+    assert (got.out, got.err) == (
+        "failed: 1: 0 samples of formats, 1 tests of causes\n",
+        "kv-cache-exhaustion: t: expected likely, got no answer\n",
+    )
+
+
+def test_tests_without_any_fixtures_are_counted_as_not_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with_tests(home, "[{name: t, case: fixtures/a, expect: likely}, {name: u, case: fixtures/b, expect: likely}]")
+    assert run(["rules", "test"]) == 0
+    got = capsys.readouterr()
+    assert (got.out, got.err) == (
+        "NOT RUN: 2 tests need fixtures that this installation does not have\nok: 0 samples of formats, 0 tests of causes\n",
+        "",
+    )
+
+
+def test_one_missing_fixture_among_others_fails(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home.parent / "fixtures").mkdir()
+    with_tests(home, "[{name: t, case: fixtures/a, expect: likely}]")
+    assert run(["rules", "test"]) == 1
+    assert capsys.readouterr().err == f"kv-cache-exhaustion: t: expected likely, got no folder {home.parent}/fixtures/a\n"
+
+
+def test_with_rules_of_the_user_only_those_are_tested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (CHECKOUT / "formats" / "memory.yaml").read_text(encoding="utf-8")
+    own = tmp_path / "mine" / "formats" / "memory.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text(text, encoding="utf-8")
+    samples = sum(len(f.samples) for f in load_folder(tmp_path / "mine").formats)
+    assert run(["rules", "test", "--rules", str(tmp_path / "mine")]) == 0
+    assert capsys.readouterr().out == (
+        f"ok: {samples} samples of formats, 0 tests of causes\n"
+        f"note: the rules in {tmp_path / 'mine'} were tested; for the shipped ones leave --rules out\n"
+    )

@@ -23,6 +23,8 @@ COMPILED = PACKAGE / "rules.json"
 COMPILED_KNOWLEDGE = PACKAGE / "knowledge.json"
 CHECKOUT = PACKAGE.parent / "rules"
 MAX_REGEX = 500
+_UNFILLED = re.compile(r"<FILL IN: ([^>]*)>")
+"""What the templates of `rules new` leave open; a rule with such a text would speak to users."""
 
 _LISTS: dict[str, type[msgspec.Struct]] = {"flags.yaml": Flag, "metrics.yaml": Metric, "inputs.yaml": Input, "accuracy.yaml": Accuracy}
 
@@ -109,6 +111,7 @@ def load_folder(folder: Path, partial: RuleSet | None = None) -> RuleSet:
             try:
                 text = path.read_text(encoding="utf-8")
                 digest.update(text.encode())
+                errors.extend(_unfilled(text, name))
                 from . import strict_yaml  # PyYAML is not needed where the compiled rules serve
 
                 document, lines = strict_yaml.load(text, name)
@@ -190,6 +193,11 @@ def _located(message: str, file: str, lines: dict[str, int], prefix: str) -> Rul
     return RuleError(file, lines.get(path, 1), text, "see `vllm-doctor rules schema`")
 
 
+def _unfilled(text: str, file: str) -> list[RuleError]:
+    open_ = [(n, found[1]) for n, row in enumerate(text.splitlines(), 1) if not row.lstrip().startswith("#") and (found := _UNFILLED.search(row))]
+    return [RuleError(file, n, f"fill in {what}", "replace <FILL IN: ...> with your own text") for n, what in open_]
+
+
 def _key(entry: msgspec.Struct) -> str:
     """What names an entry of a knowledge list."""
     return next(str(getattr(entry, k)) for k in ("name", "id", "status") if hasattr(entry, k))
@@ -262,7 +270,11 @@ def _check_cause(cause: Cause, file: str, lines: dict[str, int], remedies: set[s
         if name not in causes and name not in CAUSE_IDS:
             fault(f"explains {name!r}, which is no cause id", "$.explains")
     if cause.id not in CAUSE_IDS:
-        fault(f"{cause.id!r} is not a cause id of the product", "$.id", "add it to CAUSE_IDS first: ids are a contract")
+        fault(
+            f"{cause.id!r} is not a cause id of the product",
+            "$.id",
+            "add it to _CAUSE_IDS in model/catalogue.py first: ids are a contract",
+        )
     if not cause.tests or not any(t.log or t.case for t in cause.tests):
         fault("has no tests", "$", "at least one from input text and one near miss")
     for text, path in ((cause.title, "$.title"), (cause.summary, "$.summary")):

@@ -208,3 +208,15 @@ def test_a_value_that_is_set_differs_from_the_one_in_force(name: str) -> None:
     for judgement in ranked(list(judgements_of(name)), RULES):
         found += advise(fixture(name), judgement, RULES, evaluator_of(name))
     assert [a for a in found if a.action == "set" and a.to is not None and a.from_ is not None and same(a.from_, a.to)] == []
+
+
+def test_a_cpu_server_is_told_nothing_of_gpus() -> None:
+    from pathlib import Path
+
+    import vllm_doctor
+
+    report = vllm_doctor.analyze(Path(__file__).resolve().parents[2] / "fixtures" / "startup-no-kv-memory-0.32")
+    leading = report.findings[0]
+    assert (leading.id, [r.id for r in leading.remedies]) == ("startup-free-memory-taken", ["smaller-cpu-cache"])
+    assert "gpu.foreign" not in [m.signal for m in leading.missing]
+    assert "other-process-on-gpu" not in [n.id for n in report.not_checked]

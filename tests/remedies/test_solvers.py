@@ -69,6 +69,28 @@ def test_a_start_may_ask_for_what_is_free(free: float, value: object) -> None:
     assert solved("utilization_that_is_free", "startup-free-memory-taken", events={"startup.free_below_budget": event}) == value
 
 
+def test_a_start_that_lacks_more_than_095_gives_gets_no_utilization() -> None:
+    none_left = {"startup.no_kv_memory": {}}
+    lacking = {**CARD, "memory.kv_cache": int(-0.2 * GIB)}
+    assert solved("more_utilization", "startup-kv-too-small", facts=lacking, events=none_left) == 0.93
+    assert solved("more_utilization", "startup-kv-too-small", facts={**CARD, "memory.kv_cache": int(-1.2 * GIB)}, events=none_left) == "no room"
+
+
+def test_a_start_whose_card_or_shortage_is_unknown_gets_no_made_up_step() -> None:
+    none_left = {"startup.no_kv_memory": {}}
+    known = {"memory.utilization": 0.9}
+    assert solved("more_utilization", "startup-kv-too-small", facts=known, events=none_left) == "unknown"
+    assert solved("more_utilization", "startup-kv-too-small", facts={**known, "memory.kv_cache": -GIB}, events=none_left) == "unknown"
+    assert solved("more_utilization", "startup-kv-too-small", facts={**known, "memory.kv_cache": -20 * GIB}, events=none_left) == "no room"
+
+
+def test_no_share_of_the_card_is_told_where_the_weights_alone_do_not_fit() -> None:
+    model = {"model.name": "Qwen/Qwen2.5-7B-Instruct"}  # 14.2 GiB of weights
+    for free, value in ((60.0, 0.75), (10.0, "no room")):
+        event = {"free": free * GIB, "total": 79.1 * GIB, "budget": 71.2 * GIB}
+        assert solved("utilization_that_is_free", "startup-free-memory-taken", facts=model, events={"startup.free_below_budget": event}) == value
+
+
 def test_in_service_utilization_leaves_context_and_graphs_their_room() -> None:
     assert solved("more_utilization", "kv-cache-exhaustion", facts=CARD) == 0.95
     assert solved("more_utilization", "kv-cache-exhaustion", facts={**CARD, "memory.graphs": GIB}) == 0.91

@@ -100,7 +100,8 @@ def total_bytes(run: Run, case: Case, knowledge: Knowledge | None = None) -> int
     printed = least(run, "memory.total")
     if printed:
         return int(printed)
-    sizes = [v for e in run.events_of("oom") if (v := figure(e.values.get("oom.total"))) is not None and v > 0]
+    stated = [(e, f"{kind}.total") for kind in ("oom", "startup.free_below_budget") for e in run.events_of(kind)]
+    sizes = [v for e, name in stated if (v := figure(e.values.get(name))) is not None and v > 0]
     if sizes:
         return int(min(sizes))
     if knowledge is not None:

@@ -9,10 +9,13 @@ from collections.abc import Callable
 
 from ..capacity.defaults import LONG_CONTEXT
 from ..capacity.names import find_gpu
-from ..capacity.observed import option, whole
+from ..capacity.observed import option, setup_of, whole
+from ..capacity.size import size
 from ..model.case import Case, Known, Run
+from ..model.figures import figure
 from ..model.judgement import Judgement
 from ..ruleset.load import load_knowledge
+from ..ruleset.schema import Model
 from ..signals.evaluate import Evaluator
 from ..versions import generation, parse, satisfies
 from .figures import graphs_counted
@@ -97,6 +100,19 @@ def graphs_outside_budget(case: Case, run: Run, finding: Judgement, evaluator: E
     return None if counted is None else not counted
 
 
+def weights_exceed_free(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Do the weights alone need more than was free at the start? None where the model's shape or what was free is not known."""
+    free = min(
+        (v for e in run.events_of("startup.free_below_budget") if (v := figure(e.values.get("startup.free_below_budget.free"))) is not None),
+        default=None,
+    )
+    shape = evaluator.memo.get("model")
+    setup = None if free is None else setup_of(run, case, load_knowledge(), shape if isinstance(shape, Model) else None)
+    if setup is None or free is None:
+        return None
+    return size(setup).parts["weights"].bytes > free
+
+
 def spare_gpus(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
     """Are there more GPUs than the server uses? Only a GPU dump can tell."""
     if not case.gpus:
@@ -129,6 +145,7 @@ CONDITIONS: dict[str, Condition] = {
     "graphs_in_budget": graphs_in_budget,
     "graphs_outside_budget": graphs_outside_budget,
     "spare_gpus": spare_gpus,
+    "weights_exceed_free": weights_exceed_free,
     "latency_face": latency_face,
     "memory_ran_out": memory_ran_out,
 }

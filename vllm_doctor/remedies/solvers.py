@@ -12,8 +12,10 @@ from collections.abc import Callable
 from msgspec import structs
 
 from ..model.case import Case, Known, Run, Unknown
+from ..model.figures import figure
 from ..model.judgement import Judgement
 from ..signals.evaluate import Evaluator
+from .conditions import weights_exceed_free
 from .figures import GIB, Figures, look
 from .options import switched_on
 from .simulate import fit, usual
@@ -33,6 +35,8 @@ SMALLEST_BUDGET = 512
 """Below this a step does too little work for what it costs to launch it (vLLM's own smallest default, V0 with chunked prefill)."""
 SHORTEST_PROFILE = 2048
 """V0 profiles at least so many tokens (memory model, vllm/config.py 0.2.7 to 0.10.2)."""
+LARGEST_CARD = 288 * GIB
+"""No single GPU has more (rules/knowledge/gpus.yaml): what even this one's share does not give, no utilization gives."""
 QUIET_STEP = 0.25
 """A reader of a stream notices a gap of a quarter of a second (threshold `visible` of prefill-spike)."""
 PRINTED_GIB = 0.005 * GIB
@@ -71,13 +75,22 @@ def _power_of_two(value: float) -> int:
 
 
 def _shortfall(run: Run, f: Figures) -> float | None:
-    """Bytes that the start lacked for one request of max-model-len (or for any block at all)."""
+    """Bytes that the start lacked for one request of max-model-len (or for any block at all, where its need is not known)."""
+    each = f.bytes_per_token
     for event in run.events_of("startup.kv_below_max_len"):
-        need, have = (event.values.get(f"startup.kv_below_max_len.{n}") for n in ("needed", "available"))
-        if isinstance(need, int | float) and isinstance(have, int | float):
-            return float(need) - float(have) + 2 * PRINTED_GIB
+        need, have, length, capacity = (figure(event.values.get(f"startup.kv_below_max_len.{n}")) for n in NEED_AND_HAVE)
+        if need is not None and have is not None:
+            return need - have + 2 * PRINTED_GIB
+        if length is not None and capacity is not None and each:
+            return (length - capacity) * each
     stated = next((x for x in run.facts if x.name == "memory.kv_cache" and isinstance(x.value, int | float) and x.value <= 0), None)
-    return None if stated is None else MARGIN - float(stated.value)
+    if stated is not None:
+        return max(MARGIN, (f.max_len or 0.0) * (each or 0.0)) - float(stated.value)
+    return (f.max_len - f.kv_tokens) * each if f.max_len and f.kv_tokens and each and f.kv_tokens < f.max_len else None
+
+
+NEED_AND_HAVE = ("needed", "available", "max_model_len", "capacity")
+"""What the refusal states: bytes since V1, tokens in V0."""
 
 
 def more_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
@@ -88,6 +101,12 @@ def more_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evalua
         return Unknown("launch-command")
     if f.utilization >= UTILIZATION_MOST:
         return None
+    lacking = _shortfall(run, f)
+    refused = finding.cause == "startup-kv-too-small"
+    if f.total is None and lacking is not None:
+        return Unknown("startup-log") if lacking <= (UTILIZATION_MOST - f.utilization) * LARGEST_CARD else None
+    if refused and lacking is None:
+        return Unknown("startup-log")  # a step may not be enough, and the log does not say how much is
     if f.total is None:
         return Known(round(min(UTILIZATION_MOST, f.utilization + UTILIZATION_STEP), 2))
     outside = OUTSIDE + (0.0 if f.graphs_counted else f.graphs or 0.0)
@@ -95,7 +114,6 @@ def more_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evalua
     free = next((float(x.value) for x in run.facts if x.name == "memory.free_at_start" and isinstance(x.value, int | float)), None)
     if free is not None:
         most = min(most, free / f.total)
-    lacking = _shortfall(run, f)
     wanted = most if lacking is None else f.utilization + lacking / f.total
     to = math.ceil(wanted * 100 - 1e-6) / 100 if lacking is not None else math.floor(most * 100 + 1e-6) / 100
     return Known(round(to, 2)) if f.utilization < to <= most + 1e-9 else None
@@ -116,7 +134,10 @@ def less_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evalua
 
 
 def utilization_that_is_free(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
-    """The share of the card that was free at the start, rounded down to a hundredth; none where that is less than a tenth: no model fits."""
+    """The share of the card that was free at the start, rounded down to a hundredth; none where that is less than a tenth (no model fits), or
+    where the weights alone do not fit."""
+    if weights_exceed_free(case, run, finding, evaluator):
+        return None
     for event in run.events_of("startup.free_below_budget"):
         free, total = (event.values.get(f"startup.free_below_budget.{n}") for n in ("free", "total"))
         if isinstance(free, int | float) and isinstance(total, int | float) and total > 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from ..assemble import STARTUP_FAILURES, first_line
+from ..assemble import STARTUP_FAILURES, first_line, stop_asked
 from ..model.case import Known, Unknown, Value
 from ..model.figures import figure
 from ..model.observations import Event, Ref
@@ -22,7 +22,10 @@ SIGKILL_CODES = (-9, 137)
 def setting(option: str, c: Context) -> Value:
     """A launch option in force: as given, as the server printed it, or the default of this version where that is certain."""
     for name in (f"flag.{option}", f"config.{option}"):
-        fact = next((f for f in c.run.facts if f.name == name), None)
+        stated = [f for f in c.run.facts if f.name == name]
+        if len({_number(f.value) for f in stated}) > 1:
+            return Unknown("launch-command")  # lines of two servers run through each other: neither value is this one's
+        fact = stated[0] if stated else None
         value = _number(fact.value) if fact else None
         if fact is not None and value is not None:
             return Known(value, (fact.ref,), 1)
@@ -67,7 +70,13 @@ def _number(value: object) -> float | None:
 
 
 def max_num_seqs(c: Context) -> Value:
-    return _above_zero(setting("max-num-seqs", c))
+    limit = _above_zero(setting("max-num-seqs", c))
+    running = [
+        b.max.value for track in c.run.tracks for (name, _), s in track.series.items() if name == "requests.running" for b in s.buckets.values()
+    ]
+    if isinstance(limit, Known) and running and max(running) > limit.value:
+        return Unknown("launch-command")  # more ran than it allows: the command at hand is not this server's
+    return limit
 
 
 def token_budget(c: Context) -> Value:
@@ -105,12 +114,13 @@ def kv_shortfall(c: Context) -> Value:
 
 
 def kv_rest(c: Context) -> Value:
-    """Budget minus what the profile measured. Only from the printed breakdown: nothing is estimated here."""
+    """Budget minus what the profile measured: from the printed breakdown, or as printed. Nothing is estimated here."""
     names = ("memory.budget", "memory.weights", "memory.activation", "memory.non_torch")
     found = [c.other(n) for n in names]
     known = [v for v in found if isinstance(v, Known)]
     if len(known) < len(names):
-        return Unknown("startup-log")
+        printed = c.other("memory.kv_cache")  # where it is below zero, vLLM did this sum itself
+        return printed if isinstance(printed, Known) and printed.value <= 0 else Unknown("startup-log")
     budget, *parts = known
     return Known(budget.value - sum(p.value for p in parts), tuple(dict.fromkeys(r for v in known for r in v.refs))[:3])
 
@@ -254,7 +264,7 @@ def exception_count(c: Context) -> Value:
 
 def _covers(c: Context, event: Event) -> bool:
     """Does the log reach far enough back that a cause of this event would stand in it? A paste often begins with the last lines."""
-    return c.run.has_banner or event.ref.line > NEAR_LINES
+    return c.run.has_banner
 
 
 NEAR_LINES, NEAR_SECONDS = 400, 60.0
@@ -277,17 +287,19 @@ def shutdown_before_failure(c: Context) -> Value:
     """1: a stop was asked for, and nothing had failed before. Order of lines decides: stamps have seconds only."""
     if not c.run.has_log:
         return Unknown("server-log")
-    stop, failure = first_line(c.run, ("shutdown.requested", "shutdown.http")), first_line(c.run, FAILURES)
+    stop, failure = stop_asked(c.run), first_line(c.run, FAILURES)
     if stop is None:
-        return Known(0.0, (failure.ref,)) if failure and _covers(c, failure) else Unknown("whole-log") if failure else Known(0.0)
-    if stop.kind == "shutdown.http" and failure is None and not _covers(c, stop):
-        return Unknown("whole-log")  # the HTTP server stops after a dead engine too, and that may have been cut off
+        seen = failure or first_line(c.run, ("shutdown.http",))
+        if seen is None:
+            return Known(0.0)
+        # A failure whose beginning is in the log came unasked; a server that merely stops may follow a death that was cut off.
+        return Known(0.0, (seen.ref,)) if failure and _covers(c, failure) else Unknown("whole-log")
     orderly = failure is None or _before(stop, failure)
     return Known(1.0 if orderly else 0.0, (stop.ref,) if orderly or failure is None else (failure.ref, stop.ref))
 
 
 def cut_streams(c: Context) -> Value:
-    stop = first_line(c.run, ("shutdown.requested", "shutdown.http"))
+    stop = stop_asked(c.run)
     if stop is None:
         return Unknown("server-log" if not c.run.has_log else "no-such-line")
     cut = [e for e in c.run.events_of("engine.dead_error") if _before(stop, e)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -90,11 +90,12 @@ def test_user_and_password_are_not_shown() -> None:
         (answer(b"no", 404), "http.not_found"),
         (answer(b"no", 401), "http.denied"),
         (answer(b"no", 500), "http.status"),
+        (answer(b""), "http.empty"),
         (answer(b"<!DOCTYPE html><html></html>", 200, "text/html"), "http.html"),
         (answer(b"", 302, Location="http://example.invalid/metrics"), "http.redirect"),
         (answer(b"", 302, Location="/metrics"), "http.redirect"),
     ],
-    ids=["404", "401", "500", "html", "other host", "circle"],
+    ids=["404", "401", "500", "empty", "html", "other host", "circle"],
 )
 def test_an_answer_that_is_no_scrape_is_named(reply: Answer, code: str) -> None:
     with serving({"/metrics": reply}) as base:
@@ -119,6 +120,27 @@ def test_a_server_that_does_not_answer_is_named() -> None:
         release.set()
 
 
+def drip(handler: BaseHTTPRequestHandler, stop: threading.Event, text: bytes) -> None:
+    """A few bytes at a time, for ever: no single wait is long."""
+    with suppress(OSError):
+        while not stop.wait(0.02):
+            handler.wfile.write(text)
+
+
+@pytest.mark.parametrize("where", ["headers", "body"])
+def test_a_server_that_drips_is_given_up_at_the_deadline(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_SECONDS", 0.3)
+    stop = threading.Event()
+
+    def reply(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(b"HTTP/1.0 200 OK\r\n" + (b"X: " if where == "headers" else b"\r\n"))
+        drip(handler, stop, b"ab")
+
+    with serving({"/metrics": reply}) as base:
+        assert outcome(base) == "http.slow"
+        stop.set()
+
+
 def test_an_answer_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_BYTES", 100_000)
     with serving({"/metrics": answer(METRICS * 5000)}) as base:
@@ -135,3 +157,8 @@ def test_a_failure_later_on_keeps_what_was_read() -> None:
 @pytest.mark.parametrize("url", ["http://", "http://[::1", "http://host:99999999/metrics", "http://\x00/"])
 def test_a_url_that_is_none_is_no_crash(url: str) -> None:
     assert scrape(url, 1, 0.0, 0.2)[0] == []
+
+
+def test_other_schemes_are_refused_by_name() -> None:
+    sources, issues = read(["ftp://host/server.log"])
+    assert (sources, [(i.code, i.message) for i in issues]) == ([], [("source.scheme", "only http and https addresses can be read")])

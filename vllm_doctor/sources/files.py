@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ SNIFF = 8192
 
 _NEVER_TEXT = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".onnx", ".so", ".pyc", ".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp4", ".pdf",
                ".whl", ".exe", ".dll", ".o", ".a", ".npy", ".npz", ".parquet")  # fmt: skip
+_OTHER_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _MAGIC = (b"\x7fELF", b"\x89PNG", b"%PDF", b"\xff\xd8\xff", b"GIF8", b"MZ\x90", b"SQLite format")
 _CONTROL = bytes(set(range(32)) - {0, 8, 9, 10, 12, 13, 27})
 
@@ -55,6 +57,8 @@ def read(
             found, trouble = scrape(argument, scrapes, interval, timeout, progress)
             sources += found
             issues += trouble
+        elif _OTHER_SCHEME.match(argument) and not os.path.exists(argument):
+            issues.append(issue(argument, "source.scheme", "only http and https addresses can be read"))
         else:
             _path(argument, sources, issues, seen)
     return sources, issues

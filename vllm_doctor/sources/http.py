@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 MAX_BYTES = 16 << 20
 """A large server with many models exports a megabyte."""
 MAX_SECONDS = 60.0
-"""A body that drips in keeps no one waiting longer than this."""
+"""For one reading as a whole, from the host's name to the last byte. A megabyte takes a second; a server that drips its headers or its
+body byte by byte never runs into the timeout of a single wait, and is given up after this."""
+PIECE = 1 << 12
+"""Bytes. Small, so that a dripping body is noticed and its thread ends."""
 REDIRECTS = 3
 
 
@@ -44,7 +48,7 @@ def scrape(
             wait(interval)
         if progress:
             progress(shown, i, max(scrapes, 1))
-        body, trouble = _get(address, shown, timeout)
+        body, trouble = _get_in_time(address, shown, timeout)
         if trouble is not None:
             return sources, [trouble]
         now = time.time()
@@ -60,6 +64,19 @@ def _address(url: str) -> tuple[str, str]:
     path = parts.path if parts.path not in ("", "/") else "/metrics"
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, "")), urlunsplit((parts.scheme, host, path, "", ""))
+
+
+def _get_in_time(address: str, shown: str, timeout: float) -> tuple[bytes, Issue | None]:
+    """`_get` in a thread that is left behind at the deadline: resolving a name and reading headers cannot be interrupted otherwise."""
+    answers: list[tuple[bytes, Issue | None]] = []
+    thread = threading.Thread(target=lambda: answers.append(_get(address, shown, timeout)), daemon=True)
+    thread.start()
+    thread.join(MAX_SECONDS)
+    return answers[0] if answers else (b"", _slow(shown))
+
+
+def _slow(shown: str) -> Issue:
+    return issue(shown, "http.slow", "the answer did not end within {seconds} s", seconds=MAX_SECONDS)
 
 
 def _get(address: str, shown: str, timeout: float) -> tuple[bytes, Issue | None]:
@@ -107,14 +124,16 @@ def _body(response: requests.Response, shown: str) -> tuple[bytes, Issue | None]
     parts: list[bytes] = []
     size = 0
     started = time.monotonic()
-    for piece in response.iter_content(1 << 16):
+    for piece in response.iter_content(PIECE):
         parts.append(piece)
         size += len(piece)
         if size > MAX_BYTES:
             return b"", issue(shown, "http.too_large", "more than {bytes} bytes: this is no metrics endpoint", bytes=MAX_BYTES)
         if time.monotonic() - started > MAX_SECONDS:
-            return b"", issue(shown, "http.slow", "the answer did not end within {seconds} s", seconds=MAX_SECONDS)
+            return b"", _slow(shown)
     body = b"".join(parts)
+    if not body.strip():
+        return b"", issue(shown, "http.empty", "the answer is empty: this is no metrics endpoint, or the server has nothing to report yet")
     if body.lstrip()[:1] == b"<":
         return b"", issue(shown, "http.html", "a web page instead of metrics: check the port and the path")
     return body, None

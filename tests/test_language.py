@@ -13,6 +13,7 @@ from babel.messages.pofile import read_po as babel_read_po
 from vllm_doctor.language import CATALOGUE, detect, format_value, read_po, translator
 from vllm_doctor.model.catalogue import OBSERVATIONS
 from vllm_doctor.narrate import TIMELINE
+from vllm_doctor.parsing.gpu import _FAILURES
 
 PACKAGE = Path(__file__).resolve().parent.parent / "vllm_doctor"
 
@@ -46,6 +47,49 @@ def texts_in_templates() -> dict[str, str]:
 
 
 LITERALS |= texts_in_templates()
+
+
+MESSAGE_AT = {"Issue": 1, "_issue": 1, "issue": 2}
+"""Functions that make an issue, and where their message stands."""
+
+
+def messages_of_issues() -> dict[str, str]:
+    """Every message of an issue with its place: literal at the call, in a name that the same file binds to literals, or in a table of GPU
+    failures. Messages that an error brings along (`str(error)`) are made elsewhere."""
+    found: dict[str, str] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        bound: dict[str, list[ast.expr]] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                bound.setdefault(node.targets[0].id, []).append(node.value)
+        for node in ast.walk(tree):
+            at = MESSAGE_AT.get(getattr(node.func, "id", "")) if isinstance(node, ast.Call) else None
+            if at is None or not isinstance(node, ast.Call) or len(node.args) <= at:
+                continue
+            message = node.args[at]
+            values = bound.get(message.id, []) if isinstance(message, ast.Name) else [message]
+            parts = [part for v in values for part in ((v.body, v.orelse) if isinstance(v, ast.IfExp) else (v,))]
+            found |= {p.value: f"{path.name}:{node.lineno}" for p in parts if isinstance(p, ast.Constant) and isinstance(p.value, str)}
+    return found | {text: "gpu.py" for _, _, text in _FAILURES}
+
+
+ISSUES = messages_of_issues()
+
+
+def test_messages_of_issues_are_found_however_they_are_given() -> None:
+    assert {
+        "The rule {id} of this tool was replaced by one of your own.",
+        "the endpoint answered with HTTP status {status}",
+        "the file is empty",
+        "a GPU has fallen off the bus: look for Xid 79 in the kernel log",
+    } <= set(ISSUES)
+
+
+@pytest.mark.parametrize("text", sorted(ISSUES), ids=repr)
+def test_a_message_of_an_issue_has_a_translation_with_the_same_placeholders(text: str) -> None:
+    assert CHINESE.get(text), f"{ISSUES[text]}: no Chinese for {text!r} in {CATALOGUE.name}"
+    assert placeholders(CHINESE[text]) == placeholders(text)
 
 
 def placeholders(text: str) -> list[str]:

@@ -351,3 +351,9 @@ def test_one_request_is_singular(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_chinese_header_has_one_pair_of_brackets(capsys: pytest.CaptureFixture[str]) -> None:
     assert " · vLLM（已知最新版，V1-e） · " in output([*BASE, "--lang", "zh"], capsys)
+
+
+def test_the_models_own_limit_is_named_where_it_binds() -> None:
+    roomy = setup(card="A100 80GB", max_model_len=None)
+    assert codes(plan(roomy, None, "max-model-len")) == ["limit-binds"]
+    assert codes(plan(roomy, Wish(None, 40000, 1))) == ["wish-above-limit"]

@@ -106,12 +106,20 @@ def plan(
         limits=ordered,
         flags={**options_of(best), **(given or {})},
         basis="measured" if measured else "model",
-        notes=tuple(_notes(setup, budget, wish, wanted)),
+        notes=(*_notes(setup, budget, wish, wanted), *_own_limit(setup, wish, solved)),
         solved=solved,
         solved_middle=middle,
         others=others,
         command_starts=outcome.starts and not refusals(best, outcome),
     )
+
+
+def _own_limit(setup: Setup, wish: Wish, solved: tuple[Quantity, str] | None) -> list[Note]:
+    """Where the model's own limit is what stops longer requests."""
+    own = setup.model.max_position_embeddings
+    if own and wish.tokens is not None and wish.tokens > own:
+        return [("wish-above-limit", {"tokens": wish.tokens, "limit": own})]
+    return [("limit-binds", {"limit": own})] if own and solved == ("max-model-len", str(own)) else []
 
 
 def cautious(setup: Setup) -> Budget:

@@ -133,10 +133,11 @@ def _named(model: str) -> str:
     return model if not file.endswith(".json") else folder or "."
 
 
-def _entries(page: Page, words: Words, plan: Plan) -> None:
+def _entries(page: Page, words: Words, *plans: Plan) -> None:
     """Which entries the names were taken for."""
-    card = plan.setup.gpu.name if plan.setup.gpu else words.value(plan.budget.total, "bytes")
-    page.text(words._("calculated for model {model}, card {card}").format(model=clean(plan.setup.model.name), card=card), indent=2, style="dim")
+    cards = words.listed(p.setup.gpu.name if p.setup.gpu else words.value(p.budget.total, "bytes") for p in plans)
+    text = words._("calculated for model {model}, card {card}")
+    page.text(text.format(model=clean(plans[0].setup.model.name), card=cards), indent=2, style="dim")
 
 
 def _note(words: Words, amount: Amount, name: str) -> str:
@@ -223,6 +224,8 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
             "It does not start with a length of {length}: the model's limit is {limit}, whatever the memory. Only rope scaling or "
             "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 lift it."
         ),
+        "limit-binds": _("{limit} is the model's limit: it binds, not the memory."),
+        "wish-above-limit": _("A request of {tokens} exceeds the model's limit of {limit}, whatever the memory."),
         "queue": _(
             "Of {wanted} wanted at once, {fits} fit at {tokens} each; others wait or are preempted. A full KV cache gives no CUDA out of memory."
         ),
@@ -254,7 +257,8 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
 
 def _columns(page: Page, words: Words, plans: list[tuple[str, Plan]], model: str) -> None:
     _ = words._
-    page.text(" · ".join([clean(model), *_title(words, plans[0][1])[:1]]), indent=0, style="bold")
+    page.text(" · ".join([clean(_named(model)), *_title(words, plans[0][1])[:1]]), indent=0, style="bold")
+    _entries(page, words, *(p for _l, p in plans))
     page.blank()
     rows: list[tuple[str, list[str]]] = [("", [clean(label) for label, _plan in plans])]
     for part in FILLS:

@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 from .model.case import Case, End, Run, SourceSummary, Track
 from .model.observations import Bounded, Event, Gpu, Issue, Launch, Part, Point, Scrape, Series, SocketQueue, StreamTally
 from .model.timebound import TimeBound
+from .versions import satisfies
 
 QUARTER = 900.0
 """Time zones differ by multiples of a quarter of an hour (real zones of the world)."""
@@ -164,7 +165,7 @@ def _with_scrapes(logged: Sequence[tuple[Run, float | None]], scrapes: Sequence[
         if len(matches) == 1:
             index, offset = matches[0]
             result[index] = _joined(result[index], group, offset)
-        elif len(result) == 1 and result[0].has_log and not any(t.scrapes for t in result[0].tracks):
+        elif len(result) == 1 and _may_belong(result[0], group):
             result[0] = structs.replace(result[0], tracks=(*result[0].tracks, _track(group)))
             if result[0].tracks[0].name == "log":
                 issues.append(Issue("clocks-apart", "The log and the metrics could not be put on one clock; each is judged by itself."))
@@ -174,6 +175,13 @@ def _with_scrapes(logged: Sequence[tuple[Run, float | None]], scrapes: Sequence[
             names = tuple(dict.fromkeys(s.source for s in group))
             result.append(Run(id="", sources=names, tracks=(_track(group),), started=started, ended=ended))
     return result
+
+
+def _may_belong(run: Run, scrapes: Sequence[Scrape]) -> bool:
+    """Can scrapes whose clock could not be matched still be of the only run there is? Not where both tell when they started: then
+    they are of two processes."""
+    told = ("process.start_time", 0) in scrapes[0].gauges and any(s.time is not None for s in scrapes)
+    return run.has_log and not any(t.scrapes for t in run.tracks) and not (told and run.has_banner and run.started is not None)
 
 
 def _by_process(scrapes: Sequence[Scrape]) -> list[list[Scrape]]:
@@ -291,7 +299,7 @@ def _followed(run: Run, later: Sequence[Run]) -> bool:
 
 def _end(run: Run, followed: bool) -> End:
     """How the run ended, by what its log says. A stop that was asked for stays one although errors follow it."""
-    stop = first_line(run, ("shutdown.requested", "shutdown.http"))
+    stop = stop_asked(run)
     failure = first_line(run, ("engine.died", "worker.died", "engine.fatal_error", "startup.failed", *STARTUP_FAILURES))
     if stop and (not failure or _before(stop, failure)):
         return "stopped"
@@ -301,6 +309,15 @@ def _end(run: Run, followed: bool) -> End:
     if followed:
         return "unknown"
     return "running" if served else "unknown"
+
+
+def stop_asked(run: Run) -> Event | None:
+    """The line that shows that somebody asked the server to stop. uvicorn's own `Shutting down` follows a dead engine as well: it
+    counts only for servers before 0.6.3, which print nothing of their own on a signal."""
+    asked = first_line(run, ("shutdown.requested",))
+    if asked is None and satisfies(run.version, "<0.6.3") is True:
+        asked = first_line(run, ("shutdown.http",))
+    return asked
 
 
 STARTUP_FAILURES = (

@@ -211,8 +211,16 @@ class Narrator:
             return self._("Cannot tell for sure: the inputs fit the cause below but do not show it.") + quoted
         if failure is not None:
             return self._("Cannot tell: the server failed with the error below, and no rule of this version explains it.") + quoted
+        if empty_window(self.case.issues):
+            return self._("Cannot tell: nothing in the input lies in the window of time that was asked for.")
         if not self.case.runs:
             return self._("Cannot tell: nothing of a vLLM server was found in the input.")
+        for key, told in (
+            ("errors-unexplained", self._("Cannot tell: many responses were errors, and no rule of this version explains them.")),
+            ("queue-unexplained", self._("Cannot tell: requests waited, and no rule of this version explains why.")),
+        ):
+            if key in missing:
+                return told
         return self._("Cannot tell: nothing wrong was found, but the inputs do not show enough to call the server healthy.")
 
 
@@ -316,7 +324,7 @@ def assemble_report(
     seen = {f.id for f in told} | {r.id for r in ruled_out} | set(unchecked)
     not_indicated = tuple(dict.fromkeys(j.cause for j in others if j.outcome == "not_indicated" and j.cause not in seen))
     issues = [*case.issues, *_rule_issues(rules), *(_contradiction(j) for j, _, _ in findings if j.contradicted)]
-    wanted = _attach(verdict, missing, findings, unchecked)
+    wanted = _attach(verdict, () if empty_window(case.issues) else missing, findings, unchecked)
     entries = [e for run in case.runs for e in narrator.timeline(run)]
     return out.Report(
         tool=out.Tool("vllm-doctor", __version__, rules.version),
@@ -335,6 +343,11 @@ def assemble_report(
         issues=tuple(narrator.issue(i) for i in issues),
         timeline=tuple(sorted(entries, key=lambda e: (e.time or "", e.ref.line if e.ref else 0))),
     )
+
+
+def empty_window(issues: Iterable[Issue]) -> bool:
+    """Whether the input was cut to a window of time that holds nothing of it: then what was read says nothing about what is missing."""
+    return any(issue.code in ("empty-window", "reversed-window") for issue in issues)
 
 
 def _attach(

@@ -22,7 +22,7 @@ def test_an_empty_run_knows_nothing(name: str) -> None:
     one = run(version=None, has_log=False)
     value = Evaluator(case(one), load().flags).value(name, one, 0, windows(one, 0)[0])
     inputs = {i.id for i in load().inputs}
-    if name == "errors.visible" or name == "load.span":
+    if name == "errors.visible":
         assert value == Known(0.0)
     else:
         assert isinstance(value, Unknown), f"{name} is {value} although nothing was seen"

@@ -83,6 +83,8 @@ def unhealthy_reasons(run: Run, evaluator: Evaluator) -> list[str]:
             reasons.append("queue-unexplained")
         if (best("errors.share") or 0.0) > MOST_ERRORS:
             reasons.append("errors-unexplained")
+        if (best("requests.running.last") or 0.0) > 0 and best("throughput.generation.last") == 0 and run.end == "running":
+            reasons.append("more-samples")  # it ends in a standstill: one giant step, or a hang
         if not best("errors.visible"):
             reasons.append("server-log")
         if best("requests.waiting.max") is None or best("kv_cache.usage.max") is None:

@@ -328,7 +328,7 @@ prefix_cache.hit_ratio | ratio | hits of queries in the window
 prefix_cache.queries_ever | tokens | looked-up tokens since the start, by the last scrape
 prefix_cache.hits_ever | tokens | found tokens since the start, by the last scrape
 load.samples | count | samples with running requests, or intervals in which requests finished
-load.span | s | from the first to the last observation of the run
+load.span | s | from the first sample with load to the last sample
 errors.share | ratio | HTTP responses of 4xx and 5xx, of all (counters, else access lines)
 errors.client_share | ratio | HTTP responses of 4xx, of all (counters, else access lines of POST requests)
 errors.client_count | count | HTTP responses of 4xx

@@ -236,9 +236,10 @@ def load_samples(c: Context) -> Value:
 
 
 def load_span(c: Context) -> Value:
-    if c.run.started is None or c.run.ended is None:
+    """Seconds under watch since there was load: the window after warm-up. Start-up shows nothing of how a server serves."""
+    if c.track is None:
         return Unknown("stats-lines")
-    return Known(c.run.ended - c.run.started)
+    return Known(c.window.end - c.window.start)
 
 
 def errors_share(c: Context) -> Value:

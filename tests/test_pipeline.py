@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.judging import ROOT
 from vllm_doctor import analyze
+from vllm_doctor.cli import run
+from vllm_doctor.model.timebound import parse
+from vllm_doctor.pipeline import analyze as analyze_sources
+from vllm_doctor.sources import Source
+
+LOG = (ROOT / "fixtures/kv-exhaustion-0.32/server.log").read_bytes()
+YOUNG = 1796047200.0
+"""2026-11-30, when the log was written: its stamps have no year."""
 
 
 def test_one_report_sets_an_option_to_one_value() -> None:
@@ -15,3 +25,28 @@ def test_one_report_sets_an_option_to_one_value() -> None:
                 if remedy.change is not None:
                     settled.setdefault((finding.run, remedy.change.flag), set()).add((remedy.change.action, remedy.change.to))
         assert {place: moves for place, moves in settled.items() if len(moves) > 1} == {}, folder.name
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "code", "message"),
+    [
+        ("2030-01-01", None, "empty-window", "Nothing in the input lies after 2030-01-01T00:00:00."),
+        (None, "2020-01-01", "empty-window", "Nothing in the input lies before 2020-01-01T00:00:00."),
+        ("23:50", "23:55", "empty-window", "Nothing in the input lies between 2026-11-30T23:50:00 and 2026-11-30T23:55:00."),
+        ("13:50", "13:49", "reversed-window", "The window of time ends before it begins: from 2026-11-30T13:50:00 to 2026-11-30T13:49:00."),
+    ],
+)
+def test_a_window_that_holds_nothing_is_said_instead_of_asking_for_a_log(since: str | None, until: str | None, code: str, message: str) -> None:
+    bounds = [None if text is None else parse(text) for text in (since, until)]
+    report = analyze_sources([Source("server.log", None, LOG, len(LOG), YOUNG)], since=bounds[0], until=bounds[1])
+    assert (report.summary, report.runs, report.attach_next, [(i.code, i.message) for i in report.issues if "window" in i.code]) == (
+        "Cannot tell: nothing in the input lies in the window of time that was asked for.",
+        (),
+        (),
+        [(code, message)],
+    )
+
+
+def test_a_window_that_ends_before_it_begins_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["analyze", str(ROOT / "fixtures/kv-exhaustion-0.32/server.log"), "--since", "13:50", "--until", "13:49", "--lang", "en"]) == 2
+    assert "vllm-doctor: The window of time ends before it begins: from " in capsys.readouterr().err

@@ -16,10 +16,10 @@ from .diagnosis.judge import judge
 from .diagnosis.rank import ranked, verdict
 from .model.case import Case, SourceSummary
 from .model.judgement import Advice, Judgement
-from .model.observations import Gpu, Issue, Launch, Scrape, SocketQueue, StreamTally
-from .model.report import Command, MemoryReport, Report
+from .model.observations import Gpu, Issue, Launch, Scalar, Scrape, SocketQueue, StreamTally
+from .model.report import Command, IssueReport, MemoryReport, Report
 from .model.timebound import TimeBound
-from .narrate import Narrator, assemble_report, line
+from .narrate import Narrator, assemble_report, iso, line
 from .redact import redact as redacted
 from .remedies.advise import advise, not_helpful
 from .remedies.command import command_after
@@ -73,9 +73,30 @@ def analyze(
     rules = load(rules_dir)
     case = read_case(sources, rules, extra_issues, progress)
     if since is not None or until is not None:
-        case = within(case, since, until)
+        case = _windowed(case, since, until)
     report = diagnose(case, rules, language, model)
     return redacted(report) if redact else report
+
+
+def _windowed(case: Case, since: TimeBound | None, until: TimeBound | None) -> Case:
+    """The case within the bounds; that nothing lies there, or that they are reversed, is an issue of it."""
+    kept = within(case, since, until)
+    starts, ends = [r.started for r in case.runs if r.started is not None], [r.ended for r in case.runs if r.ended is not None]
+    if not starts or not ends:
+        return kept
+    low, high = (None if bound is None else bound.resolve(min(starts), max(ends)) for bound in (since, until))
+    values: dict[str, Scalar] = {name: iso(at) or "" for name, at in (("since", low), ("until", high)) if at is not None}
+    if low is not None and high is not None and low > high:
+        found = Issue("reversed-window", "The window of time ends before it begins: from {since} to {until}.", values)
+    elif kept.runs:
+        return kept
+    elif low is not None and high is not None:
+        found = Issue("empty-window", "Nothing in the input lies between {since} and {until}.", values)
+    elif low is not None:
+        found = Issue("empty-window", "Nothing in the input lies after {since}.", values)
+    else:
+        found = Issue("empty-window", "Nothing in the input lies before {until}.", values)
+    return structs.replace(kept, runs=(), issues=(*kept.issues, found))
 
 
 def diagnose(case: Case, rules: RuleSet, language: str = "en", model: Model | None = None) -> Report:
@@ -88,7 +109,9 @@ def diagnose(case: Case, rules: RuleSet, language: str = "en", model: Model | No
     narrator = Narrator(case, rules, language)
     told = [(j, a, _not_remedies(j, case, rules, evaluator, narrator)) for j, a in _agreeing(findings, case, rules, evaluator)]
     report = assemble_report(case, rules, language, answer, missing, told, [j for j in judgements if not j.status])
-    return structs.replace(report, memory=_memory(case, model), commands=_commands(case, told[:1], rules, narrator))
+    memory, doubts = _memory(case, model, narrator)
+    commands = _commands(case, told[:1], rules, narrator, doubts)
+    return structs.replace(report, memory=memory, commands=commands, issues=(*report.issues, *doubts))
 
 
 def _agreeing(findings: Sequence[Judgement], case: Case, rules: RuleSet, evaluator: Evaluator) -> list[tuple[Judgement, list[Advice]]]:
@@ -106,28 +129,37 @@ def _agreeing(findings: Sequence[Judgement], case: Case, rules: RuleSet, evaluat
     return result
 
 
-def _commands(case: Case, leading: Sequence[tuple[Judgement, Sequence[Advice], object]], rules: RuleSet, narrator: Narrator) -> tuple[Command, ...]:
-    """The launch command of the leading finding's run after its first change that has a value."""
+def _commands(
+    case: Case, leading: Sequence[tuple[Judgement, Sequence[Advice], object]], rules: RuleSet, narrator: Narrator, doubts: list[IssueReport]
+) -> tuple[Command, ...]:
+    """The launch command of the leading finding's run after its first change that has a value; adds to `doubts` where the user's own could
+    not be read back."""
     result = []
     for finding, advice, _ in leading:
         run = next(r for r in case.runs if r.id == finding.run)
         made = command_after(run, advice, rules.flags)
+        if made is not None and made.unreadable:
+            text = "The launch command cannot be read back safely; the command below is put together from the arguments in the log."
+            doubts.append(narrator.issue(Issue("launch-command", text, {}, run.launch.ref if run.launch else None)))
         if made is not None:
             result.append(narrator.command(run, made))
     return tuple(result)
 
 
-def _memory(case: Case, model: Model | None) -> tuple[MemoryReport, ...]:
-    """The memory account of every run whose lines say something of memory; the model's shape is only looked up for those."""
+def _memory(case: Case, model: Model | None, narrator: Narrator) -> tuple[tuple[MemoryReport, ...], list[IssueReport]]:
+    """The memory account of every run whose lines say something of memory, and what is wrong with it; the model's shape is only looked up
+    for those."""
     runs = [r for r in case.runs if any(f.name.startswith(("memory.", "kv_cache.")) for f in r.facts)]
     if not runs:
-        return ()
+        return (), []
+    from .capacity.doubts import doubts_of
     from .capacity.ledger import ledger
     from .capacity.told import memory_reports
     from .ruleset.load import load_knowledge
 
-    found = [ledger(r, case, load_knowledge(), model) for r in runs]
-    return tuple(m for one in found if one is not None for m in memory_reports(one, line))
+    found = [one for r in runs if (one := ledger(r, case, load_knowledge(), model)) is not None]
+    doubts = [narrator.issue(d) for one in found for d in doubts_of(one, narrator.language, model is not None)]
+    return tuple(m for one in found for m in memory_reports(one, line)), doubts
 
 
 def _not_remedies(finding: Judgement, case: Case, rules: RuleSet, evaluator: Evaluator, narrator: Narrator) -> list[tuple[str, str]]:

@@ -35,6 +35,8 @@ class Telling(Words):
     def about(self) -> list[str]:
         """The server in short: version, model, GPUs, time, end."""
         _, run = self._, self.run
+        if not run and any(i.code in ("empty-window", "reversed-window") for i in self.report.issues):
+            return [_("nothing in the window of time")]
         if not run:
             return [_("no vLLM server was seen in the input")]
         version = _("vLLM {version}").format(version=run.vllm_version) if run.vllm_version else _("vLLM, version not seen")

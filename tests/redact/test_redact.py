@@ -216,6 +216,13 @@ LEAKED = [
     ("wrote WANDB key " + "0123456789" * 4, "wrote WANDB key ***"),
     ('"private_key_id": "zq81abc"', '"private_key_id": "***"'),
     ("using encryption key deadbeef00112233", "using encryption key ***"),
+    ("env:\n  - name: HF_TOKEN\n    # of the hub\n    value: zq81", "env:\n  - name: HF_TOKEN\n    # of the hub\n    value: ***"),
+    ("input_ids: [811]", "input_ids: [***]"),
+    ("提问：zq81", "提问：***"),
+    ('api key "zqabc" is invalid', 'api key "***" is invalid'),
+    ("Incorrect API key provided: zq81***", "Incorrect API key provided: ***"),
+    ("password: |-\n    zq81 zq82\n    zq83\nuser: x", "password: |-\n    ***\n\nuser: x"),
+    (r"--api-key\0zq81\0--port", r"--api-key\0***\0--port"),
     # Who and where.
     ("/mnt/nfs/users/zqlee/m /users/zqlee /data/home/zqlee", "/mnt/nfs/users/user-1/m /users/user-1 /data/home/user-1"),
     ("www.evil.example and evil-2.corp.com", "host-1 and host-2"),

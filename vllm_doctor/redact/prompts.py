@@ -34,11 +34,12 @@ _KNOWN_IDS = words(
     "worker_ids rank_ids node_ids core_ids cpu_ids layer_ids expert_ids group_ids slot_ids seq_ids lora_ids adapter_ids engine_ids actor_ids"
 )
 """Settings of a model and numbers of the program's own, not what somebody wrote."""
+_SAID_IDS = words("input_ids output_ids prompt_ids generated_ids decoder_input_ids")
 _NUMBERS = Lazy(r"[\[(][\s\[\](),\d]*")
 _TENSOR = Lazy(r"(tensor\(|array\()(\[[\s\[]{0,40}\d{1,7},\s{1,40}\d{1,7}(?:[\s,\[\]]{1,40}(?:\d{1,7}|\.\.\.))+)(?![\w.])")
 _QUERY = Lazy(r"(?<=[?&])((?:prompt|text|inputs?|q|query|question|content|messages?)=)[^&\s\"'<>*][^&\s\"'<>]*", re.IGNORECASE)
 _CHINESE = Lazy(
-    r"((?:用户(?:的)?(?:提问|输入|问题|消息|请求内容|提示词?|说)|提问内容|输入内容|模型(?:输出|回答|回复))(?:内容)?\s{0,3}[：:＝=]\s{0,3})(?!\*\*\*)[^\s][^\n]*"
+    r"((?:用户(?:的)?(?:提问|问|输入|问题|消息|请求内容|提示词?|说)|提问|输入内容|模型(?:输出|回答|回复))(?:内容)?\s{0,3}[：:＝=]\s{0,3})(?!\*\*\*)[^\s][^\n]*"
 )
 _OPEN = Lazy(r"(?:prompt|output)\\{0,15}[\"']?\s{0,3}[:=：]\s{0,3}\\{0,15}[\"'“‘「]$", re.IGNORECASE)
 _RECORD = Lazy(r"(?:\([^()\n]{1,60}\) ?){0,3}(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./-]+\.py:\d+\]")
@@ -69,7 +70,7 @@ def without_prompts(text: str) -> str:
         text = _TENSOR.re.sub(lambda m: m[1] + "[" + mask(m[2]) + ("]" if m[2].endswith("]") else ""), text)
     if "=" in text and ("?" in text or "&" in text):
         text = _QUERY.re.sub(r"\1" + MASK, text)
-    if "用户" in text or "内容" in text or "模型" in text:
+    if "用户" in text or "内容" in text or "提问" in text or "模型" in text:
         text = _CHINESE.re.sub(r"\1" + MASK, text)
     if "<|" in text or "[INST]" in text:
         text = _CHAT.re.sub(MASK, text)
@@ -155,7 +156,9 @@ def _token_ids(text: str) -> str:
         if text[end : end + 1] == "\n" and (numbers := _NUMBERS.re.match(text, at)):  # printed over several lines
             end = max(end, text.rfind("]", at, numbers.end()) + 1)
         name = match[1].lower()
-        if not (name.endswith("tokens") or "token" in name) and not re.match(r"[\[(\s]*\d+,", text[at : at + 80]):
+        if not (name.endswith("tokens") or "token" in name) and not re.match(
+            r"[\[(\s]*\d+," if name not in _SAID_IDS else r"[\[(\s]*\d", text[at : at + 80]
+        ):
             continue  # `*_ids` of something else than numbers
         if name not in _KNOWN_IDS and text[at + 1 : end].strip("[]{}() \n,*"):
             out += [text[done : at + 1], mask(text[at + 1 : end]), text[end - 1 : end] if text[end - 1] in "])}" else ""]

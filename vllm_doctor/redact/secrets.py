@@ -17,11 +17,11 @@ _TRIGGER = re.compile(
     r"key|token|secret|passw|passphrase|pwd|credential|auth|cookie|webhook|dsn|connection|salt|signature|[?&;]sig|密|令牌|口令", re.IGNORECASE
 )
 _NAME = re.compile(
-    r"(?:(?<![\w.-])(?!(?<=\\)(?:x00|u0000))|(?<=\\[nrt])|(?<=\\x00)|(?<=\\u0000)|(?<=[\u4e00-\u9fff])(?=[密口令]))"
+    r"(?:(?<![\w.-])(?!(?<=\\)(?:x00|u0000|0))|(?<=\\[nrt])|(?<=\\x00)|(?<=\\0)|(?<=\\u0000)|(?<=[\u4e00-\u9fff])(?=[密口令]))"
     r"(?P<dashes>--?)?(?P<name>(?:api|access|secret|API|Api|Access|Secret) [Kk]eys?"
     r"|[A-Za-z_][\w.-]{1,127}|密码|口令|密钥|令牌)"
     r"(?P<sep>(?:\\{0,15}[\"'])?\]?\s{0,3}(?:=>|:=|[:=：＝])\s{0,3}(?:b(?=[\"']))?"
-    r"|\\{0,15}[\"'],\s{0,3}b?(?=\\{0,15}[\"'])|[ \t]{1,3}|\n[ \t]{0,40}- | ?[是为] ?|\x00|\\x00|\\u0000)"
+    r"|\\{0,15}[\"'],\s{0,3}b?(?=\\{0,15}[\"'])|[ \t]{1,3}|\n[ \t]{0,40}- | ?[是为] ?|\x00|\\x00|\\0|\\u0000)"
 )
 _OWNED_KEYS = words(
     "api access secret private account signing encryption master auth storage subscription service license client shared hmac admin "
@@ -38,7 +38,7 @@ _NOT_THE_SECRET = words(
     "file files path dir name names header headers ref refs env len length count counts ids limit budget type types endpoint enabled "
     "required policy size bytes throughput usage arn rotation version"
 )
-_BARE = re.compile(r"(?:(?!&[\w.-]{1,40}=|\\[nrtu\"']|\\x00)[^\s\x00\"'<>|])+")
+_BARE = re.compile(r"(?:(?!&[\w.-]{1,40}=|\\[nrtu\"']|\\x?0)[^\s\x00\"'<>|])+")
 _BLOCK = re.compile(r"[|>][-+\d]{0,2}[ \t]{0,3}\n([ \t]{1,40})(?=\S)")
 """A block of YAML: the value is what follows at this depth."""
 _SCHEME = re.compile(r"(?:bearer|basic|token|digest|apikey|negotiate)\s{1,3}", re.IGNORECASE)
@@ -51,7 +51,7 @@ _KEY_HEAD = Lazy(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20}-----")
 _KEY_FOOT = Lazy(r"-----END [A-Z0-9 ]{0,40}-----")
 _LONGEST_KEY = 20_000
 _Q = r"\\{0,15}[\"']?"
-_POD_GAP = r"(?:\\{1,15}[nrt]|\s){0,60}"
+_POD_GAP = r"(?:\\{1,15}[nrt]|\s|#[^\n]{0,200}\n){0,60}"
 _POD_VALUE = rf"{_Q}[Vv]alue{_Q}\s{{0,3}}[:=]\s{{0,3}}{_Q}"
 _POD_NAME = rf"{_Q}\b[Nn]ame{_Q}\s{{0,3}}[:=]\s{{0,3}}{_Q}([\w.-]{{2,100}}){_Q}"
 _POD_VARIABLE = Lazy(rf"({_POD_NAME}{_POD_GAP},?{_POD_GAP}{_POD_VALUE})([^\s\"'\\,}}\]]+)")
@@ -71,12 +71,12 @@ def _shape(literal: str, pattern: str, kept: str | Callable[[re.Match[str]], str
 
 _PROSE_KEY = (
     r"(?i)\b(?:(?:api|access|secret|auth|private|encryption|signing|master|session|license|bearer|routing)[ _-]?)(?:key|token)s?"
-    r"(?:(?: (?:provided|supplied|given|used|received|sent|is|was|of|being))*(?: ?[:：=＝]\s{0,3}| (?=\S{0,200}\d))|(?= ?[(\[]))"
-    r"[ \t]?[(\[\"'`“]{0,2}(?P<value>[^\s\"'`()\[\],;“”]{4,500})"
+    r"(?:(?: (?:provided|supplied|given|used|received|sent|is|was|of|being))*(?: ?[:：=＝]\s{0,3}| (?=[\"'`“]|\S{0,200}\d))|(?= ?[(\[]))"
+    r"[ \t]?[(\[\"'`“]{0,2}(?P<value>(?![|>])[^\s\"'`()\[\],;“”]{4,500})"
 )
 _PROSE_PASSWORD = (
     r"(?i)\b(?:password|passphrase|passwd|secret)(?: (?:is|was|of|provided|used|supplied))?(?:[ \t]?[:：=＝][ \t]{0,3}|(?<=using password)[ \t]"
-    r"|(?<=with password)[ \t]|(?<=using passphrase)[ \t]|(?<=using passwd)[ \t])[\"'`“(]?(?P<value>[^\s\"'`()“”,;]{2,500})"
+    r"|(?<=with password)[ \t]|(?<=using passphrase)[ \t]|(?<=using passwd)[ \t])[\"'`“(]?(?P<value>(?![|>])[^\s\"'`()“”,;]{2,500})"
 )
 _SAID = words(
     "authentication auth file files from for instead which that has was are set not stored in via is and or field manager protection protected "
@@ -88,9 +88,10 @@ def _told(match: re.Match[str]) -> str:
     """A secret that a sentence names. Words of the language, and settings, are none."""
     value = match["value"].rstrip(".")
     start = match.start("value") - match.start()
-    if value.lower() in _SAID or harmless(value) or value.startswith(("-", "/")) or is_secret_name(value):
+    if value.lower() in _SAID or harmless(value.replace("*", "")) or value.startswith(("-", "/")) or is_secret_name(value):
         return match[0]
-    if value.isalpha() and value.islower() and match[0][:start].rstrip("([ ").lower().endswith(("key", "token", "keys", "tokens")):
+    quoted = match[0][start - 1] in "\"'`“"
+    if value.isalpha() and value.islower() and not quoted and match[0][:start].rstrip("([ ").lower().endswith(("key", "token", "keys", "tokens")):
         return match[0]
     return match[0][:start] + MASK + match[0][start + len(value) :]
 
@@ -235,7 +236,7 @@ def _named(text: str) -> str:
     while match := _NAME.search(text, at):
         at = match.end()
         name, sep = match["name"], match["sep"]
-        spaced = not sep.strip(" \t\n-\0") or sep in ("\\x00", "\\u0000")
+        spaced = not sep.strip(" \t\n-\0") or sep in ("\\x00", "\\0", "\\u0000")
         if (spaced and match["dashes"] != "--") or not is_secret_name(name):
             at = match.end("name") if spaced else at
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.remedies.cases import FLAGS, RULES, server
 from vllm_doctor.model.case import Case
 from vllm_doctor.model.judgement import Advice
+from vllm_doctor.model.observations import Launch, Ref
 from vllm_doctor.narrate import Narrator
 from vllm_doctor.parsing.launch import find
 from vllm_doctor.remedies.command import Rewritten, command_after
@@ -100,3 +101,11 @@ def test_a_command_that_was_put_together_says_so_in_a_comment() -> None:
         "vllm serve m",
     ]
     assert Narrator(Case(runs=(run,)), RULES, "zh").command(run, result).after.splitlines()[0].startswith("# 根据日志打印的参数")
+
+
+def test_a_command_that_cannot_be_read_back_gives_way_to_the_arguments_of_the_log() -> None:
+    odd = Launch("vllm serve m $(cat flags)", {}, {}, "m", Ref("run.sh", 1, ""), 'vllm serve m $(cat "flags')
+    run = server(facts={"model.name": "m"}, flags={"max-num-seqs": 64}, launch=odd)
+    made = command_after(run, [Advice("lower-max-num-seqs", "set", "--max-num-seqs", from_=64, to=5)], RULES.flags)
+    assert made is not None
+    assert (made.after, made.put_together, made.unreadable) == ("vllm serve m --max-num-seqs 5", True, True)

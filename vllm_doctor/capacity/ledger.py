@@ -18,9 +18,9 @@ from ..model.report import Basis
 from ..ruleset.schema import Knowledge, Model
 from .defaults import limits_of
 from .generations import generation_of
-from .observed import Lengths, lengths, option, positive, ratio, setup_of, total_bytes
+from .observed import Lengths, least, lengths, option, positive, ratio, setup_of, total_bytes
 from .setup import Budget, Setup
-from .size import requests_that_fit, size
+from .size import requests_that_fit, size, whole_requests
 
 Origin = Literal["printed", "derived", "default"]
 PARTS = ("outside", "weights", "activation", "non_torch", "graphs", "kv", "headroom")
@@ -67,6 +67,7 @@ class Ledger(Struct, frozen=True):
     kv_bytes_per_token: float | None = None
     max_concurrency: float | None = None
     max_model_len: int | None = None
+    block_size: float | None = None
     refs: dict[str, Ref] = field(default_factory=dict)
     fits: dict[str, Fit] = field(default_factory=dict)
     observed: Lengths | None = None
@@ -115,6 +116,7 @@ def ledger(run: Run, case: Case, knowledge: Knowledge | None = None, model: Mode
         kv_bytes_per_token=each,
         max_concurrency=figure(concurrency.value) if concurrency else None,
         max_model_len=length,
+        block_size=least(run, "kv_cache.block_size") or positive(option(run, "block-size")),
         refs=refs,
         observed=observed,
         setup=setup,
@@ -283,4 +285,4 @@ def fitting(found: Ledger, tokens: float) -> float | None:
         scale = found.kv_tokens / found.predicted.kv_tokens if found.predicted.kv_tokens else None
         if scale:
             return of_model * scale
-    return found.kv_tokens / tokens if found.kv_tokens else None
+    return whole_requests(found.kv_tokens, tokens, found.block_size) if found.kv_tokens else None

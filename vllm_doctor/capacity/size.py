@@ -111,6 +111,14 @@ def _blocks(kv: int, setup: Setup, pool: Pool) -> int:
     return math.floor(kv / pool.block_bytes)
 
 
+def whole_requests(pool_tokens: float, tokens_per_request: float, block: float | None) -> float:
+    """Requests of a length in a pool of uniform blocks (`block` tokens each; None: not known): each takes whole blocks. Below 1 the share of
+    one that fits. Both lengths above zero."""
+    if not block or block <= 0:
+        return pool_tokens / tokens_per_request
+    return math.floor(pool_tokens / block) / math.ceil(tokens_per_request / block)
+
+
 def requests_that_fit(budget: Budget, setup: Setup, tokens_per_request: float) -> float:
     """How many requests of this many tokens (prompt and output together) the KV cache holds at once; below 1 the share of one that fits.
 

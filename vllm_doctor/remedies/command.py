@@ -13,7 +13,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ..model.case import Run
 from ..model.judgement import Advice
@@ -30,7 +30,7 @@ LOG_ONLY = frozenset({"model", "model-tag", "dispatch-function", "config", "subp
 
 class Rewritten(Struct, frozen=True):
     """`put_together`: the command is not the user's, but made of the arguments in the log; `left_out` are options whose value the log does
-    not print in a form that can be typed."""
+    not print in a form that can be typed; `unreadable`: there is a command of the user's, but no certain way to write the change into it."""
 
     before: str
     after: str
@@ -38,6 +38,7 @@ class Rewritten(Struct, frozen=True):
     remedy: str
     put_together: bool = False
     left_out: tuple[str, ...] = ()
+    unreadable: bool = False
 
 
 def command_after(run: Run, advice: Sequence[Advice], flags: Sequence[Flag]) -> Rewritten | None:
@@ -45,21 +46,28 @@ def command_after(run: Run, advice: Sequence[Advice], flags: Sequence[Flag]) -> 
     to write it."""
     options = Options.of(flags)
     known = {f.name: f for f in flags}
-    made, left_out = (None, ()) if run.launch else _put_together(run, options)
-    launch = run.launch or made
-    if launch is None or not launch.text:
+    item = next((a for a in advice if a.action and a.option and not (a.action == "set" and a.to is None)), None)
+    if item is None or item.option is None:
+        return None  # another change in its place would not be the first one of the list
+    edit = Edit(item.option, None if item.action == "remove" else text_of(item.to), known[item.option].env)
+    if run.launch is not None:
+        own = _changed(run.launch, edit, options, item.remedy)
+        if own is not None:
+            return own
+    made, left_out = _put_together(run, options)
+    other = _changed(made, edit, options, item.remedy) if made else None
+    return None if other is None else structs.replace(other, put_together=True, left_out=left_out, unreadable=run.launch is not None)
+
+
+def _changed(launch: Launch, edit: Edit, options: Options, remedy: str) -> Rewritten | None:
+    if not launch.text:
         return None
     before = masked(launch.text)
-    for item in advice:
-        if item.action is None or item.option is None or (item.action == "set" and item.to is None):
-            continue
-        edit = Edit(item.option, None if item.action == "remove" else text_of(item.to), known[item.option].env)
-        after = rewritten(before, edit, options, launch.flags)
-        if after is None or after == before:
-            return None  # another change in its place would not be the first one of the list
-        diff = "\n".join(difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm=""))
-        return Rewritten(before, after, diff, item.remedy, run.launch is None, left_out)
-    return None
+    after = rewritten(before, edit, options, launch.flags)
+    if after is None or after == before:
+        return None
+    diff = "\n".join(difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm=""))
+    return Rewritten(before, after, diff, remedy)
 
 
 def text_of(value: Scalar | None) -> str:

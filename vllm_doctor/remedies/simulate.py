@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, structs
 
+from ..capacity.size import whole_requests
 from ..model.case import Case, Run
 from ..model.judgement import Judgement
 from ..model.observations import Scalar
@@ -148,8 +149,7 @@ def fit(f: Figures, tokens: float | None) -> float | None:
     """Requests of a length that run at once: whole blocks of the pool, and no more than there are slots. Below one, the share that fits."""
     if not f.kv_tokens or not tokens or f.kv_tokens <= 0:
         return None
-    block = f.block_size or 1.0
-    held = math.floor(f.kv_tokens / block) / math.ceil(tokens / block)
+    held = whole_requests(f.kv_tokens, tokens, f.block_size)
     if f.slots:
         held = min(held, f.slots)
     return float(math.floor(held)) if held >= 1 else round(held, 2)

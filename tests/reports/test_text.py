@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.reports import hostile, samples
-from vllm_doctor.model.report import EvidenceReport, Line, Report
+from vllm_doctor.model.report import EvidenceReport, Line, MissingReport, Report
+from vllm_doctor.reports import RENDERERS, Style
 from vllm_doctor.reports.page import Page
-from vllm_doctor.reports.plain import cells, clean, cut, quote, source_name, span, wrap
+from vllm_doctor.reports.plain import cells, clean, cut, focus, quote, quote_rows, source_name, span, wrap
 from vllm_doctor.reports.text import render
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
@@ -258,3 +259,44 @@ def test_a_hostile_report_reads_as_recorded() -> None:
 def test_no_field_of_a_report_brings_control_characters_to_the_terminal(payload: str) -> None:
     text = render(hostile.poisoned(payload, times=True), width=100, detail=1)
     assert {c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")} == {"\n"}
+
+
+FRAGMENTED = (
+    "(EngineCore_DP0 pid=311) ERROR 07-02 14:30:21 [core.py:710] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. "
+    "GPU 0 has a total capacity of 44.39 GiB of which 201.06 MiB is free. Including non-PyTorch memory, this process has 44.18 GiB memory in use. "
+    "Of the allocated memory 39.02 GiB is allocated by PyTorch, and 4.31 GiB is reserved by PyTorch but unallocated. If reserved but unallocated "
+    "memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+)
+TOO_LONG = (
+    "(EngineCore pid=6628) ERROR 11-30 13:49:55 [core.py:1510] ValueError: To serve at least one request with the model's max seq len (2000000), "
+    "(3.81 GiB KV cache is needed, which is larger than the available KV cache memory (1.0 GiB). Based on the available memory, the estimated "
+    "maximum model length is 524256. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
+)
+
+
+@pytest.mark.parametrize("width", [72, 92])
+@pytest.mark.parametrize(
+    ("text", "signal", "sentence", "shown"),
+    [
+        (FRAGMENTED, "oom.reserved", "4.31 GiB was reserved but unallocated when the request failed: 862 % of what was asked for", ["4.31 GiB"]),
+        (FRAGMENTED, "oom.reserved", "请求失败时有 4.31 GiB 已保留但未分配", ["4.31 GiB"]),
+        (TOO_LONG, "startup.kv.shortfall", "one request of max-model-len needs 381 % of the KV cache that there is", ["3.81 GiB", "(1.0 GiB)"]),
+        (TOO_LONG, "startup.estimate", "the longest that fits is 524,256 tokens", ["524256"]),
+    ],
+)
+def test_a_thinned_quote_keeps_the_figure_that_the_evidence_claims(width: int, text: str, signal: str, sentence: str, shown: list[str]) -> None:
+    rows = quote_rows(text, width, focus(signal, sentence))
+    assert len(rows) <= 2
+    assert all(cells(row) <= width for row in rows)
+    assert [figure for figure in shown if figure not in " ".join(rows)] == []
+
+
+def test_what_is_not_known_is_said_in_words() -> None:
+    report = SAMPLES["kv-exhaustion"]("en")
+    lead = report.findings[0]
+    lacks = (MissingReport("scheduler.preemptions.delta", "two scrapes"), MissingReport("some.new.signal", "a look"))
+    changed = msgspec.structs.replace(report, findings=(msgspec.structs.replace(lead, missing=lacks), *report.findings[1:]), attach_next=())
+    for form in ("text", "markdown", "html"):
+        shown = RENDERERS[form](changed, Style(100, False, 0, None))
+        assert ("how often requests were preempted" in shown, "To find out more: a look" in shown) == (True, True), form
+        assert ("scheduler.preemptions.delta" in shown, "some.new.signal" in shown) == (False, False), form

@@ -21,7 +21,7 @@ from . import picture
 from .changes import change_lines, clean_lines, launch_rows, typed
 from .chart import chart, iso
 from .ledger import part_name, rows_of
-from .plain import clean, code_pieces, moment, quote, source_name, span
+from .plain import clean, code_pieces, focus, moment, quote, source_name, span
 from .telling import Telling, ranked
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class _View:
             "memory": memory, "others": others, "unchecked": unchecked, "commands": self.commands(),
             "titles": self.titles, "kinds": lambda s: [t.kind(k) for k in s.kinds],
             "pieces": code_pieces, "place": self.place, "full_name": _full_name, "quote": quote,
-            "moment": moment, "span": span, "ranked": ranked, "focus": _focus,
+            "moment": moment, "span": span, "ranked": ranked, "focus": _focus, "lacking": t.lacking,
             "diff": change_lines, "typed": typed, "is_link": _is_link, "lines": _lines, "command_in": _command_in,
         }  # fmt: skip
 
@@ -272,7 +272,7 @@ def _shared_folder(report: Report) -> str:
 
 
 def _focus(item: EvidenceReport) -> list[str]:
-    return (item.signal or "").split(".")
+    return focus(item.signal, item.text)
 
 
 def _lines(text: str) -> str:

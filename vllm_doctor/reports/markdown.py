@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ..model.report import EvidenceReport, Finding, Line, RemedyReport, Report
 from .changes import change_lines, launch_rows
-from .plain import clean, code_pieces, cut, moment, quote, source_name
+from .plain import clean, code_pieces, cut, focus, moment, quote, source_name
 from .telling import Telling, ranked
 
 LINE = 300
@@ -155,14 +155,21 @@ class _View(Telling):
             against = f"**{_('against it:')}** " if item.direction == "against" else ""
             out.append(f"- {against}{self.noted(prose(item.text), self.weight(item.weight))}")
             out += self.quotes(item, 2)
-        out += [f"- {_('not known:')} {code(m.signal)} — {prose(m.how_to_get)}" for m in found.missing]
+        for m in found.missing:
+            label = self.lacking(m.signal)
+            row = (
+                f"- {_('not known:')} {prose(label)} — {prose(m.how_to_get)}"
+                if label
+                else f"- {_('To find out more: {how}').format(how=prose(m.how_to_get))}"
+            )
+            out += [row] if row not in out else []
         return out
 
     def quotes(self, item: EvidenceReport, indent: int) -> list[str]:
         if not item.refs:
             return []
-        focus = (item.signal or "").split(".")
-        return block((f"{self.place(r)}  {quote(r.text, LINE, focus)}" for r in item.refs), indent=indent)
+        terms = focus(item.signal, item.text)
+        return block((f"{self.place(r)}  {quote(r.text, LINE, terms)}" for r in item.refs), indent=indent)
 
     def remedies(self, found: Finding) -> list[str]:
         out = []

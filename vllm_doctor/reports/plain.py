@@ -116,17 +116,30 @@ _PREFIX = re.compile(
 )
 _TELLING = re.compile(
     r"error|exception|segfault|out of memory|oom|failed|fail\b|died|dead|killed|abort|refused|timed? ?out|cannot|tried to allocate|"
-    r"not enough|exceed|larger than|less than|in use|unallocated|is free|running:|waiting:|pending:|swapped:|usage|preempt|exit ?code|signal",
+    r"not enough|exceed|is needed|larger than|less than|in use|unallocated|is free|"
+    r"running:|waiting:|pending:|swapped:|usage|preempt|exit ?code|signal",
     re.IGNORECASE,
 )
 _SEGMENT = re.compile(r"(?<=[,;])\s+|(?<=[.:])\s+(?=[A-Z])")
 
 
+_FIGURE = re.compile(r"(?<![\w.,])(\d[\d,]*(?:\.\d+)?) ?([KMGT]i?B(?![A-Za-z])|%)?")
+
+
+def focus(signal: str | None, sentence: str) -> list[str]:
+    """What a quoted line should show of a piece of evidence: the parts of its signal's name, and the figures that its sentence states."""
+    return [*(signal or "").split("."), *(found[0] for found in _FIGURE.finditer(sentence) if found[2] or len(found[1]) > 3)]
+
+
+def _figures(text: str) -> list[tuple[float, str]]:
+    return [(float(number.replace(",", "")), unit) for number, unit in _FIGURE.findall(text)]
+
+
 def quote(text: str, width: int, focus: Iterable[str] = ()) -> str:
     """A log line in at most `width` cells, for reading: without vLLM's process, level, time and origin, which the reference gives.
 
-    What is still too long is thinned by clauses: those that hold terms of `focus` (the parts of a signal's name) or report a failure
-    stay, gaps become `…`.
+    What is still too long is thinned by clauses: those that hold terms of `focus` (parts of a signal's name, and figures, which count
+    most) or report a failure stay, gaps become `…`.
     """
     text = clean(text).strip()
     body = text[_PREFIX.match(text).end() :] or text  # type: ignore[union-attr]
@@ -135,13 +148,17 @@ def quote(text: str, width: int, focus: Iterable[str] = ()) -> str:
     parts = [part for part in _SEGMENT.split(body[:4000]) if part]
     if len(parts) < 2:
         return cut(body, width)
-    phrases = [term.lower().replace("_", " ") for term in focus if len(term) > 1]
+    terms = list(focus)
+    claimed = [figure for term in terms for figure in _figures(term)]
+    phrases = [term.lower().replace("_", " ") for term in terms if len(term) > 1 and not term[0].isdigit()]
     words = {word for phrase in phrases for word in phrase.split() if len(word) > 2}
 
     def score(i: int) -> tuple[float, int]:
         lowered = parts[i].lower()
+        shown = _figures(parts[i]) if claimed else []
         points = (
-            2.0 * sum(p in lowered for p in phrases)
+            6.0 * any(unit == other and abs(number - wanted) <= 0.005 * wanted for number, unit in shown for wanted, other in claimed)
+            + 2.0 * sum(p in lowered for p in phrases)
             + 0.5 * sum(w in lowered for w in words)
             + 1.5 * bool(_TELLING.search(parts[i]))
             + 0.5 * any(c.isdigit() for c in lowered)
@@ -156,6 +173,21 @@ def quote(text: str, width: int, focus: Iterable[str] = ()) -> str:
         if cells(_joined(parts, kept | {i})) <= width:
             kept.add(i)
     return _joined(parts, kept)
+
+
+def quote_rows(text: str, width: int, focus: Iterable[str] = ()) -> list[str]:
+    """The same in one row of `width` cells, or in two where one would lose a clause that reports a failure with a figure: a figure and
+    what it is measured against are often in two clauses."""
+    terms = list(focus)
+    one = quote(text, width, terms)
+    clauses = _SEGMENT.split(clean(text)[:4000]) if ELLIPSIS in one else []
+    if len(clauses) < 2 or all(c in one or not _TELLING.search(c) or not any(map(str.isdigit, c)) for c in clauses[1:]):
+        return [one]
+    for room in range(2 * width, width, -4):  # a row that breaks at a word is not filled to its end
+        rows = wrap(quote(text, room, terms), width)
+        if len(rows) <= 2:
+            return rows
+    return [one]
 
 
 def _joined(parts: list[str], kept: set[int]) -> str:

@@ -3,7 +3,7 @@ far to trust it. Pure: a Report in, a string out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..model.report import EvidenceReport, Finding, Line, MemoryReport, NotRemedy, RemedyReport, Report
 from . import Links
@@ -11,7 +11,7 @@ from .changes import launch_rows
 from .chart import iso
 from .ledger import FILLS, draw, rows_of
 from .page import Page
-from .plain import cells, moment, quote, source_name, span
+from .plain import cells, focus, moment, quote, quote_rows, source_name, span
 from .spark import FEWEST, peak, span_of, spark
 from .telling import Telling, ranked
 
@@ -112,49 +112,58 @@ class _View(Telling):
         if self.detail < 0 or not found.missing:
             return
         known = {m.how_to_get for m in self.report.attach_next}
-        below = [m.signal for m in found.missing if m.how_to_get in known]
+        below = [label for m in found.missing if m.how_to_get in known and (label := self.lacking(m.signal))]
         if below:
-            page.text(_("not known: {signals} (see what to attach, below)").format(signals=self.listed(below)), lead="? ", style="dim")
+            page.text(_("not known: {signals} (see what to attach, below)").format(signals=self.listed(dict.fromkeys(below))), lead="? ", style="dim")
+        elif any(m.how_to_get in known for m in found.missing):
+            page.text(_("more would be known with what to attach, below"), lead="? ", style="dim")
+        told: dict[str, None] = {}
         for m in found.missing:
             if m.how_to_get not in known:
-                page.text(_("not known: {signal}. To find out: {how}").format(signal=m.signal, how=m.how_to_get), lead="? ", style="dim")
+                label = self.lacking(m.signal)
+                text = _("not known: {signal}. To find out: {how}") if label else _("To find out more: {how}")
+                told[text.format(signal=label, how=m.how_to_get)] = None
+        for text in told:
+            page.text(text, lead="? ", style="dim")
 
     def refs(self, item: EvidenceReport) -> None:
-        focus = (item.signal or "").split(".")
+        terms = focus(item.signal, item.text)
         for i, ref in enumerate(item.refs):
             if i and self.detail <= 0:
                 rest = self.listed(f"{source_name(r.source, 40)}:{r.line}" for r in item.refs[i:])
                 self.page.text(self._("also at {places}").format(places=rest), indent=6, style="dim")
                 return
             if self.detail > 0 and (ref.before or ref.after):
-                self.context(ref, 6, focus)
+                self.context(ref, 6, terms)
             else:
-                self.quoted(ref, 6, focus)
+                self.quoted(ref, 6, terms)
 
     def place_style(self, ref: Line) -> str:
         target = self.links(ref.source) if self.links else None
         return f"cyan link {target}" if target else "cyan"
 
-    def context(self, ref: Line, indent: int, focus: Iterable[str]) -> None:
+    def context(self, ref: Line, indent: int, terms: Iterable[str]) -> None:
         """A line between its neighbours."""
         room = self.page.width - indent - 4
         self.page.raw(f"{source_name(ref.source, room - 9)}:{ref.line}", indent, self.place_style(ref))
         for text in ref.before:
             self.page.raw(quote(text, room), indent + 4, "dim")
-        self.page.raw("> " + quote(ref.text, room, focus), indent + 2)
+        for i, row in enumerate(quote_rows(ref.text, room, terms)):
+            self.page.raw(("  " if i else "> ") + row, indent + 2)
         for text in ref.after:
             self.page.raw(quote(text, room), indent + 4, "dim")
 
-    def quoted(self, ref: Line, indent: int, focus: Iterable[str] = ()) -> None:
+    def quoted(self, ref: Line, indent: int, terms: Sequence[str] = ()) -> None:
         """Where a line is, and the line; on a row of its own where it would have to be cut beside its place."""
         place = f"{source_name(ref.source, self.page.width - indent - 9)}:{ref.line}"
         room = self.page.width - indent - cells(place) - 2
-        beside = quote(ref.text, room, focus)
+        beside = quote(ref.text, room, terms)
         if room >= 20 and beside == quote(ref.text, 100_000):
             self.page.lines.append([(" " * indent, ""), (place, self.place_style(ref)), ("  " + beside, "")])
             return
         self.page.raw(place, indent, self.place_style(ref))
-        self.page.raw(quote(ref.text, self.page.width - indent - 2, focus), indent + 2)
+        for row in quote_rows(ref.text, self.page.width - indent - 2, terms):
+            self.page.raw(row, indent + 2)
 
     def what_to_do(self, found: Finding) -> None:
         _, page = self._, self.page

@@ -65,6 +65,50 @@ class Words:
             return _("GPU {numbers}").format(numbers=name.rpartition(".")[2])
         return known.get(name, name.rpartition(".")[2] if name.startswith("latency.") else name)
 
+    def lacking(self, name: str) -> str:
+        """What a signal that the input does not show would tell; empty where only what to attach says it in words of the reader."""
+        _ = self._
+        known = {
+            "vllm.version": _("vLLM's version"),
+            "scheduler.preemptions.delta": _("how often requests were preempted"),
+            "scheduler.preempted.count": _("preemption warnings"),
+            "scheduler.slots.used_ratio": _("how many of the max-num-seqs slots were in use"),
+            "scheduler.slots.full_share": _("how long all max-num-seqs slots were in use"),
+            "scheduler.plateau_share": _("whether the number of running requests stood at a limit"),
+            "requests.waiting.share_above_zero": _("how long requests waited"),
+            "requests.waiting.max": _("the longest queue"),
+            "requests.running.max_while_waiting": _("how many requests ran while others waited"),
+            "requests.unfinished.share": _("the share of answers that were not finished"),
+            "requests.unfinished.delta": _("how many answers were not finished"),
+            "requests.rejected.delta": _("how many requests were turned away"),
+            "kv_cache.usage.max": _("the highest KV cache usage"),
+            "kv_cache.usage.while_waiting": _("KV cache usage while requests waited"),
+            "kv_cache.usage.max_while_waiting": _("the highest KV cache usage while requests waited"),
+            "kv_cache.usage.min_while_waiting": _("the lowest KV cache usage while requests waited"),
+            "kv_cache.free_prompts": _("whether the longest prompt fitted in the free KV cache"),
+            "kv_cache.max_concurrency": _("how many requests of the full length fit in the KV cache"),
+            "startup.kv.rest": _("what the memory budget leaves for the KV cache"),
+            "startup.kv.shortfall": _("how much KV cache one request of the full length needs"),
+            "startup.served": _("whether the server began to serve"),
+            "memory.weights": _("the memory that the weights take"),
+            "memory.non_torch": _("the memory that NCCL and the like take"),
+            "gpu.foreign": _("the memory that other processes hold on the GPU"),
+            "gpu.failing": _("whether a GPU shows errors or is lost"),
+            "gpu.fault.count": _("failures that the GPU itself reports"),
+            "kernel.gpu_fault.count": _("GPU failures in the kernel log"),
+            "kernel.oom_kill.count": _("kills by the kernel's out-of-memory killer"),
+            "host.oom_kills": _("processes that were killed for lack of host memory"),
+            "sockets.send_queue.max": _("whether clients read their answers too slowly"),
+            "engine.stall.span": _("how long the engine stood still"),
+            "latency.queue.mean": _("how long requests waited on average"),
+            "latency.itl.p99": _("the time between two tokens"),
+            "latency.itl.stalled_share": _("how much of the time between tokens was spent in long gaps"),
+            "prefix_cache.hit_rate.max": _("the prefix cache's hit rate"),
+            "spec_decode.acceptance": _("the share of draft tokens that were accepted"),
+            "errors.share": _("the share of requests that ended in an error"),
+        }
+        return known.get(name, "")
+
     def panel(self, word: str) -> str:
         """The title of the panel for series whose names begin with `word`."""
         _ = self._

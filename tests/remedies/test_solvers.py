@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.judging import ROOT
 from tests.remedies.cases import CARD, GIB, RULES, cards, case_of, finding, server
+from vllm_doctor import analyze
 from vllm_doctor.model.case import Known, Unknown
 from vllm_doctor.model.observations import Scalar
 from vllm_doctor.remedies.advise import _plain
@@ -153,3 +155,16 @@ def test_offloading_takes_what_was_lacking_but_no_more_than_half_of_the_weights(
 
 def test_values_are_typed_as_people_type_them() -> None:
     assert [_plain(v) for v in (Known(64.0), Known(0.93), "a,b", Unknown("x"), None)] == [64, 0.93, "a,b", None, None]
+
+
+def test_what_another_process_holds_must_be_free_at_the_next_start() -> None:
+    folder = ROOT / "fixtures" / "oom-foreign-process-0.14"
+    report = analyze(str(folder / "server.log"))
+    finding = report.findings[0]
+    assert finding.id == "other-process-on-gpu"
+    oom = next(e for e in finding.evidence if e.signal == "oom.foreign")
+    assert oom.value is not None
+    total = 44.39 * 2**30
+    for remedy in finding.remedies:
+        if remedy.change and remedy.change.flag == "--gpu-memory-utilization" and remedy.change.to:
+            assert float(remedy.change.to) * total <= total - oom.value

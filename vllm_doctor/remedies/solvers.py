@@ -29,6 +29,8 @@ OUTSIDE = 1.0 * GIB
 """CUDA context, NCCL and libraries that come on top of the budget (heuristic: 0.5 to 1 GiB in logs of one GPU)."""
 MARGIN = 0.5 * GIB
 """Left over when a lever is set by a failed allocation: the next one may ask for a little more (heuristic)."""
+FOREIGN = GIB
+"""Memory of others from which on it bears on the next start: a display takes less."""
 LENGTH_STEP = 256
 """Lengths are rounded down to a multiple: blocks have 16 tokens or more, and nobody wants 36,871."""
 SMALLEST_BUDGET = 512
@@ -129,6 +131,13 @@ def less_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evalua
         if f.kv_bytes is not None and lacking >= f.kv_bytes:
             return None
         to = math.floor((f.utilization - lacking / f.total) * 100 + 1e-6) / 100
+        engine = finding.engine if finding.engine is not None else run.engines[0]
+        foreign = evaluator.value("oom.foreign", run, engine, finding.window)
+        if isinstance(foreign, Known) and foreign.value >= FOREIGN:
+            # What others hold must be free at the next start (0.9.1 and later refuse otherwise), as long as they stay.
+            to = min(to, math.floor(100 * (f.total - foreign.value - MARGIN) / f.total) / 100)
+            if f.kv_bytes is not None and (f.utilization - to) * f.total >= f.kv_bytes:
+                return None
         return Known(round(to, 2)) if to >= 0.3 else None
     return Known(round(f.utilization - UTILIZATION_STEP, 2))
 

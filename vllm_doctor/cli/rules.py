@@ -114,9 +114,8 @@ def test_(rules_dir: str | None) -> int:
     ran, left_out = count_tests(rules, root, only)
     if left_out:
         emit(f"NOT RUN: {left_out} tests need fixtures that this installation does not have\n")
-    emit(
-        f"{'failed: ' + str(len(failures)) if failures else 'ok'}: {sum(len(f.samples) for f in tested)} samples of formats, {ran} tests of causes\n"
-    )
+    samples, answer = sum(len(f.samples) for f in tested), f"failed: {len(failures)}" if failures else "ok"
+    emit(f"{answer}: {samples} samples of formats, {ran} tests of causes\n")
     if rules_dir is not None:
         emit(f"note: the rules in {rules_dir} were tested; for the shipped ones leave --rules out\n")
     return int(bool(failures))

@@ -49,6 +49,24 @@ def texts_in_templates() -> dict[str, str]:
 LITERALS |= texts_in_templates()
 
 
+def texts_of_misuse() -> list[tuple[str, ast.expr]]:
+    """Every first argument of an error of the command line, with its place."""
+    return [
+        (f"{path.relative_to(PACKAGE)}:{node.lineno}", node.args[0])
+        for path in sorted((PACKAGE / "cli").glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Misuse", "NoInput")
+    ]
+
+
+LITERALS |= {n.value: place for place, n in texts_of_misuse() if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+
+
+def test_an_error_of_the_command_line_is_given_as_a_text_and_its_values() -> None:
+    assert [place for place, node in texts_of_misuse() if isinstance(node, (ast.JoinedStr, ast.BinOp))] == []
+    assert "cannot write {path}: {reason}" in LITERALS
+
+
 MESSAGE_AT = {"Issue": 1, "_issue": 1, "issue": 2}
 """Functions that make an issue, and where their message stands."""
 

@@ -284,3 +284,28 @@ def test_with_rules_of_the_user_only_those_are_tested(tmp_path: Path, capsys: py
         f"ok: {samples} samples of formats, 0 tests of causes\n"
         f"note: the rules in {tmp_path / 'mine'} were tested; for the shipped ones leave --rules out\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("language", "option", "said"),
+    [
+        ("en", (), "vllm-doctor: --gpu {x}: not among the known cards; give its GiB instead, such as 23.6\n"),
+        ("zh", (), "vllm-doctor: --gpu {x}：不在已知显卡中；请改为给出显存的 GiB 数，例如 23.6\n"),
+        ("en", ("--lang", "zh"), "vllm-doctor: --gpu {x}：不在已知显卡中；请改为给出显存的 GiB 数，例如 23.6\n"),
+        ("zh", ("--lang", "en"), "vllm-doctor: --gpu {x}: not among the known cards; give its GiB instead, such as 23.6\n"),
+    ],
+)
+def test_an_error_speaks_the_language_of_the_option_else_of_the_environment(
+    language: str, option: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VLLM_DOCTOR_LANG", language)
+    code = run(["plan", "--model", "Qwen2.5-7B", "--gpu", "{x}", *option])
+    assert (code, capsys.readouterr().err) == (2, said)
+
+
+def test_the_sizes_of_a_card_are_alternatives_in_both_languages(capsys: pytest.CaptureFixture[str]) -> None:
+    ends = {}
+    for language in ("en", "zh"):
+        assert run(["plan", "--model", "Qwen2.5-7B", "--gpu", "A100", "--lang", language]) == 2
+        ends[language] = capsys.readouterr().err.rpartition("'A100 40GB'")[2]
+    assert ends == {"en": " or 'A100 80GB'\n", "zh": " 或 'A100 80GB'\n"}

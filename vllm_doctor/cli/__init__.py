@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from .. import __version__
-from .common import Session
+from .common import Misuse, Session, language_of, warn
 
 COMMANDS = {"analyze": ".analyze", "explain": ".explain", "plan": ".plan", "rules": ".rules", "serve": ".serve"}
 """Name of a command -> the module that holds it as `command`."""
@@ -56,28 +56,30 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         code = vllm_doctor.main(args=None if arguments is None else list(arguments), prog_name="vllm-doctor", standalone_mode=False, obj=session)
         return code if isinstance(code, int) else 0
+    except Misuse as error:
+        warn(f"vllm-doctor: {error.in_language(language_of(session.language))}")
+        return error.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except Exception as error:
-        _report_bug(error, session.verbose)
+        _report_bug(error, session)
         return INTERNAL_ERROR
 
 
-def _report_bug(error: Exception, verbose: bool) -> None:
+def _report_bug(error: Exception, session: Session) -> None:
     import traceback
 
     from ..language import translator
     from ..reports.plain import clean, cut
-    from .common import language_of, warn
 
-    if verbose:
+    if session.verbose:
         warn(clean_lines("".join(traceback.format_exception(error))))
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno})" if frames else ""
-    _ = translator(language_of(None))
+    _ = translator(language_of(session.language))
     what = f"{type(error).__name__}: {cut(clean(str(error)), 200)}{place}"
     text = _("internal error in vllm-doctor {version}: {what}. This is a bug; please report this line and what -v adds, without private data.")
     warn(text.format(version=__version__, what=what))

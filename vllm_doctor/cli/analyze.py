@@ -79,13 +79,13 @@ def command(
     session = ctx.find_object(Session)
     if session:
         session.verbose = verbose
+    language = language_of(lang)
     if not inputs:
         if sys.stdin is None or sys.stdin.isatty():
             raise click.UsageError("name at least one file, folder or URL, or pipe a log in", ctx)
         inputs = ("-",)
     if output and not Path(output).absolute().parent.is_dir():
-        raise Misuse(f"cannot write {output}: its folder does not exist")
-    language = language_of(lang)
+        raise Misuse("cannot write {path}: its folder does not exist", path=output)
     load_rules(rules_dir)  # faults in the user's rules are said before a long log is read
 
     from ..sources import read
@@ -97,9 +97,8 @@ def command(
     if progress:
         progress("", 0, 0)
     if not sources:
-        from ..language import translator
-
-        raise NoInput("\n".join([translator(language)("none of the inputs could be read"), *issue_lines(issues, language)]))
+        said = "".join("\n" + line for line in issue_lines(issues, language))
+        raise NoInput("none of the inputs could be read{issues}", issues=said)
 
     from ..pipeline import analyze
 

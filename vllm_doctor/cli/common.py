@@ -29,15 +29,29 @@ class Session:
     """What the outermost handler must know about the command that ran."""
 
     verbose: bool = False
+    language: str | None = None
+    """The one that --lang asked for."""
 
 
 class Misuse(click.ClickException):
-    """Something in the command line that the user can correct."""
+    """Something in the command line that the user can correct: an English text with {names}, and their values.
+
+    The language is chosen where the error is shown. A value that is a list reads as alternatives. A text without values is taken as it is.
+    """
 
     exit_code = 2
 
-    def show(self, file: object = None) -> None:
-        warn(f"vllm-doctor: {self.message}")
+    def __init__(self, template: str, /, **values: object) -> None:
+        self.template, self.values = template, values
+        super().__init__(self.in_language("en"))
+
+    def in_language(self, language: str) -> str:
+        """The text with its values; what the system or a library said stays as it came."""
+        from ..language import translator
+
+        _ = translator(language)
+        text = _(self.template)
+        return text.format(**{k: _(" or ").join(v) if isinstance(v, list) else v for k, v in self.values.items()}) if self.values else text
 
 
 class NoInput(Misuse):
@@ -47,9 +61,13 @@ class NoInput(Misuse):
 
 
 def language_of(option: str | None) -> str:
-    """The language to speak: the option, else the environment's."""
+    """The language to speak: the option, else the environment's. The option is kept for errors that come later."""
     from ..language import detect
 
+    context = click.get_current_context(silent=True)
+    session = context.find_object(Session) if context else None
+    if session and option:
+        session.language = option
     return option or detect(os.environ)
 
 
@@ -110,7 +128,7 @@ def write_file(path: str, text: str) -> None:
             os.unlink(temporary)
             raise
     except OSError as error:
-        raise Misuse(f"cannot write {path}: {error.strerror or error}") from None
+        raise Misuse("cannot write {path}: {reason}", path=path, reason=error.strerror or error) from None
 
 
 def colored(stream: TextIO) -> bool:
@@ -173,12 +191,12 @@ def read_model_config(path: str) -> Model:
     file = Path(path)
     try:
         if file.stat().st_size > LARGEST_CONFIG:
-            raise Misuse(f"{path} is too large for a config.json")
+            raise Misuse("{path} is too large for a config.json", path=path)
         return model_from_config(file.read_text(encoding="utf-8"), file.absolute().parent.name or file.name)
     except ConfigInvalid as error:
-        raise Misuse(f"{path}: {error}") from None
+        raise Misuse("{path}: {reason}", path=path, reason=error) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise Misuse(f"cannot read {path}: {error}") from None
+        raise Misuse("cannot read {path}: {reason}", path=path, reason=error) from None
 
 
 def load_rules(rules_dir: str | None) -> RuleSet:
@@ -189,16 +207,16 @@ def load_rules(rules_dir: str | None) -> RuleSet:
     try:
         return load(rules_dir)
     except RulesInvalid as invalid:
-        raise Misuse(rule_faults(invalid)) from None
+        raise rule_faults(invalid) from None
 
 
-def rule_faults(invalid: RulesInvalid) -> str:
+def rule_faults(invalid: RulesInvalid) -> Misuse:
     """All faults of a rule set, one or two lines each, in the compilers' `file:line: reason` form."""
     from ..reports.plain import clean
 
-    lines = [f"the rules do not load: faults: {len(invalid.errors)}"]
+    lines = []
     for fault in sorted(invalid.errors, key=lambda e: (e.file, e.line)):
         lines.append(clean(f"{fault.file}:{fault.line}: {fault.reason}"))
         if fault.help:
             lines.append(clean(f"    help: {fault.help}"))
-    return "\n".join(lines)
+    return Misuse("the rules do not load: faults: {n}\n{faults}", n=len(invalid.errors), faults="\n".join(lines))

@@ -126,7 +126,7 @@ def note_of(flag: Flag, rules_dir: str | None) -> FlagNote | None:
     try:
         return next((n for n in load_knowledge(rules_dir).notes if n.flag == flag.name), None)
     except RulesInvalid as invalid:
-        raise Misuse(rule_faults(invalid)) from None
+        raise rule_faults(invalid) from None
 
 
 def explain_flag(page: Page, flag: Flag, language: str, note: FlagNote | None = None) -> None:

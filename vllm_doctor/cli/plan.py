@@ -148,7 +148,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     try:
         knowledge = load_knowledge(given["rules_dir"])
     except RulesInvalid as invalid:
-        raise Misuse(rule_faults(invalid)) from None
+        raise rule_faults(invalid) from None
     model, quantization = find_shape(given["model"], knowledge)
     draft = find_shape(given["draft_model"], knowledge)[0] if given["draft_model"] else None
     pasted = options.read(given["others"], load_rules(None).flags, _names(ctx), ctx)
@@ -190,7 +190,7 @@ def find_shape(text: str, knowledge: Knowledge) -> tuple[Model, str | None]:
         try:
             return model_from_config(text), None
         except ConfigInvalid as error:
-            raise Misuse(f"--model: {error}") from None
+            raise Misuse("--model: {reason}", reason=error) from None
     for file in (path, path / "config.json"):
         if file.suffix == ".json" and file.is_file():
             return read_model_config(str(file)), None
@@ -198,8 +198,11 @@ def find_shape(text: str, knowledge: Knowledge) -> tuple[Model, str | None]:
     if match.model:
         return match.model, match.quantization
     if match.candidates:
-        raise Misuse(f"--model {text}: this fits several models: {', '.join(match.candidates)}")
-    raise Misuse(f"--model {text}: not among the known models{_close(text, [m.name for m in knowledge.models])}; give its config.json instead")
+        raise Misuse("--model {text}: this fits several models: {names}", text=text, names=", ".join(match.candidates))
+    close = _close(text, [m.name for m in knowledge.models])
+    if close:
+        raise Misuse("--model {text}: not among the known models (did you mean {names}?); give its config.json instead", text=text, names=close)
+    raise Misuse("--model {text}: not among the known models; give its config.json instead", text=text)
 
 
 def find_card(text: str, knowledge: Knowledge) -> tuple[Gpu | None, int]:
@@ -211,17 +214,21 @@ def find_card(text: str, knowledge: Knowledge) -> tuple[Gpu | None, int]:
         return match.gpu, round(match.total_gib * 2**30)
     if match.candidates:
         sizes = sorted({g.marketed_gb for g in knowledge.gpus if g.name in match.candidates})
-        hint = " or ".join(f"'{text} {size:g}GB'" for size in sizes)
-        raise Misuse(f"--gpu {text}: this fits several cards: {', '.join(match.candidates)}; say the size: {hint}")
-    raise Misuse(f"--gpu {text}: not among the known cards{_close(text, [g.name for g in knowledge.gpus])}; give its GiB instead, such as 23.6")
+        hints = [f"'{text} {size:g}GB'" for size in sizes]
+        names = ", ".join(match.candidates)
+        raise Misuse("--gpu {text}: this fits several cards: {names}; say the size: {sizes}", text=text, names=names, sizes=hints)
+    close = _close(text, [g.name for g in knowledge.gpus])
+    if close:
+        raise Misuse("--gpu {text}: not among the known cards (did you mean {names}?); give its GiB instead, such as 23.6", text=text, names=close)
+    raise Misuse("--gpu {text}: not among the known cards; give its GiB instead, such as 23.6", text=text)
 
 
 def _close(text: str, names: list[str]) -> str:
+    """The names that look most like `text`; empty if none does."""
     import difflib
 
     low = {n.rpartition("/")[2].lower(): n for n in names}
-    close = [low[c] for c in difflib.get_close_matches(text.rpartition("/")[2].lower(), low, n=3)]
-    return f" (did you mean {', '.join(close)}?)" if close else ""
+    return ", ".join(low[c] for c in difflib.get_close_matches(text.rpartition("/")[2].lower(), low, n=3))
 
 
 def _setup(model: Model, named_quantization: str | None, draft: Model | None, gpu: Gpu | None, total: int, given: dict[str, Any]) -> Setup:
@@ -278,15 +285,15 @@ def _checked(given: dict[str, Any]) -> None:
     version = given["vllm_version"]
     known = re.fullmatch(r"v?\d+\.\d+(\.(\d+|x))?(\.?(post|rc|dev|a|b)\d+)*(\+[\w.]+)?(\s*\(?V[01]\)?)?", version or "0.1", re.ASCII)
     if version is not None and (not known or release_of(version) is None):
-        raise Misuse(f"--vllm-version {version}: not a version such as 0.10.2; without the option the newest release known is taken")
+        raise Misuse("--vllm-version {version}: not a version such as 0.10.2; without the option the newest release known is taken", version=version)
     for name, values in (("dtype", DTYPES), ("kv_cache_dtype", KV_DTYPES)):
         if given[name] not in values:
-            raise Misuse(f"--{name.replace('_', '-')} {given[name]}: not one of {', '.join(values)}")
+            raise Misuse("{option}: not one of {values}", option=f"--{name.replace('_', '-')} {given[name]}", values=", ".join(values))
     if given["quantization"] and not quantisation_known(given["quantization"]):
-        raise Misuse(f"--quantization {given['quantization']}: unknown; known are such as awq, gptq, fp8, w8a8, bitsandbytes, Q4_K_M")
+        raise Misuse("--quantization {name}: unknown; known are such as awq, gptq, fp8, w8a8, bitsandbytes, Q4_K_M", name=given["quantization"])
     size = given["block_size"]
     if size is not None and size not in BLOCK_SIZES and size % 16:
-        raise Misuse(f"--block-size {size}: a block has 1, 8 or a multiple of 16 tokens")
+        raise Misuse("--block-size {size}: a block has 1, 8 or a multiple of 16 tokens", size=size)
     if given["input_"] is not None and given["output"] is not None and given["input_"] + given["output"] == 0:
         raise Misuse("--input and --output: a request has at least one token")
 
@@ -321,14 +328,14 @@ def measured(setup: Setup, path: str, knowledge: Knowledge) -> tuple[Setup, str]
     case = read_case(sources, load(None))
     runs = [(r, parts) for r in case.runs if (parts := known_parts(r))]
     if not runs:
-        raise Misuse(f"--log {path}: no line of it says what the memory went to")
+        raise Misuse("--log {path}: no line of it says what the memory went to", path=path)
     run, parts = runs[-1]
     other = model_of(run, knowledge)[0]
     if other is not None and other.name != setup.model.name:
-        raise Misuse(f"--log {path}: it is of {other.name}, not of {setup.model.name}")
+        raise Misuse("--log {path}: it is of {other}, not of {model}", path=path, other=other.name, model=setup.model.name)
     split = whole(option(run, "tensor-parallel-size")) or 1
     if split != setup.tensor_parallel_size:
-        raise Misuse(f"--log {path}: it is of {split} GPUs per server, not of {setup.tensor_parallel_size}")
+        raise Misuse("--log {path}: it is of {split} GPUs per server, not of {tp}", path=path, split=split, tp=setup.tensor_parallel_size)
     graphs = least(run, "memory.graphs")
     if graphs is not None:
         parts.setdefault("graphs", int(graphs))

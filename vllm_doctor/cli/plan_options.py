@@ -176,16 +176,28 @@ def existing(setup: Setup, names: Iterable[str], flags: Iterable[Flag]) -> None:
     table = {n: f for f in flags for n in (f.name, *f.aliases)}
     base = type(version)(version.base_version)
     if engine_of(setup) == "V0" and base >= FIRST_WITHOUT_V0:
-        raise Misuse(f"--engine V0: vLLM {version} has V1 only (from {FIRST_WITHOUT_V0})")
+        raise Misuse("--engine V0: vLLM {version} has V1 only (from {first})", version=version, first=FIRST_WITHOUT_V0)
     if engine_of(setup) == "V1" and base < FIRST_WITH_V1:
-        raise Misuse(f"--engine V1: vLLM {version} has V0 only (V1 from {FIRST_WITH_V1})")
+        raise Misuse("--engine V1: vLLM {version} has V0 only (V1 from {first})", version=version, first=FIRST_WITH_V1)
     for name in names:
         flag = table.get(name)
         if flag and has_flag(version.base_version, flag.first_version, flag.last_version) is False:
-            raise Misuse(f"{name}: vLLM {version} has no such option (known from {flag.first_version} to {flag.last_version})")
+            raise Misuse(
+                "{option}: vLLM {version} has no such option (known from {first} to {last})",
+                option=name,
+                version=version,
+                first=flag.first_version,
+                last=flag.last_version,
+            )
         bounds = flag.value_versions.get(setup.kv_cache_dtype) if flag and name == "--kv-cache-dtype" else None
         if bounds and satisfies(version.base_version, bounds) is False:
-            raise Misuse(f"{name} {setup.kv_cache_dtype}: vLLM {version} does not know it (from {bounds.lstrip('>=')})")
+            raise Misuse(
+                "{option} {value}: vLLM {version} does not know it (from {first})",
+                option=name,
+                value=setup.kv_cache_dtype,
+                version=version,
+                first=bounds.lstrip(">="),
+            )
 
 
 def outside(setup: Setup) -> list[Note]:

@@ -31,7 +31,7 @@ def command() -> None:
 @rules_option
 def list_(kind: str, lang: str | None, rules_dir: str | None) -> None:
     """A table of the rules of one KIND: causes (default), formats, remedies or flags."""
-    rules, language = load_rules(rules_dir), language_of(lang)
+    language, rules = language_of(lang), load_rules(rules_dir)
     emit(table(rows(rules, kind, language)))
 
 
@@ -72,20 +72,24 @@ def table(content: list[tuple[str, ...]]) -> str:
 @rules_option
 def lint(rules_dir: str | None) -> int:
     """Loads all rules strictly and shows every fault with file and line. Exit code 1 if there is one."""
+    from ..language import translator
     from ..ruleset.errors import RulesInvalid
     from ..ruleset.load import CHECKOUT, load, load_folder, load_knowledge
 
+    language = language_of(None)
+    _ = translator(language)
     try:
         rules = load_folder(CHECKOUT) if rules_dir is None and CHECKOUT.is_dir() else load(rules_dir)
         knowledge = load_knowledge(rules_dir)
     except RulesInvalid as invalid:
-        warn(rule_faults(invalid))
+        warn(rule_faults(invalid).in_language(language))
         return 1
     counted: dict[str, list[Any]] = {"formats": rules.formats, "causes": rules.causes, "remedies": rules.remedies, "flags": rules.flags}
     counted |= {"models": knowledge.models, "cards": knowledge.gpus}
-    emit("ok: " + ", ".join(f"{len(items)} {kind}" for kind, items in counted.items()) + "\n")
+    text = _("ok: {formats} formats, {causes} causes, {remedies} remedies, {flags} flags, {models} models, {cards} cards")
+    emit(text.format(**{kind: len(items) for kind, items in counted.items()}) + "\n")
     for replaced in rules.extra:
-        emit(f"note: {replaced} replaces the shipped rule of that name\n")
+        emit(_("note: {rule} replaces the shipped rule of that name").format(rule=replaced) + "\n")
     return 0
 
 
@@ -96,10 +100,12 @@ def test_(rules_dir: str | None) -> int:
 
     Exit code 1 if one of those that ran fails.
     """
+    from ..language import translator
     from ..parsing import formats
     from ..ruleset.load import CHECKOUT, load_folder
     from ..selftest import check_causes, count_tests
 
+    _ = translator(language_of(None))
     rules = load_rules(rules_dir)
     tested, only = rules.formats, None
     root = CHECKOUT.parent
@@ -113,11 +119,12 @@ def test_(rules_dir: str | None) -> int:
         warn(str(failure))
     ran, left_out = count_tests(rules, root, only)
     if left_out:
-        emit(f"NOT RUN: {left_out} tests need fixtures that this installation does not have\n")
-    samples, answer = sum(len(f.samples) for f in tested), f"failed: {len(failures)}" if failures else "ok"
-    emit(f"{answer}: {samples} samples of formats, {ran} tests of causes\n")
+        emit(_("NOT RUN: {n} tests need fixtures that this installation does not have").format(n=left_out) + "\n")
+    verdict = _("failed: {n}").format(n=len(failures)) if failures else "ok"
+    text = _("{verdict}: {samples} samples of formats, {tests} tests of causes")
+    emit(text.format(verdict=verdict, samples=sum(len(f.samples) for f in tested), tests=ran) + "\n")
     if rules_dir is not None:
-        emit(f"note: the rules in {rules_dir} were tested; for the shipped ones leave --rules out\n")
+        emit(_("note: the rules in {folder} were tested; for the shipped ones leave --rules out").format(folder=rules_dir) + "\n")
     return int(bool(failures))
 
 
@@ -129,18 +136,18 @@ def new(kind: str, id_: str, rules_dir: str | None) -> None:
     """Writes a commented template for a `format` or a `cause` called ID. It does not load before it is filled in."""
 
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", id_):
-        raise Misuse(f"{id_!r} is not an id: lower-case words joined by -, such as kv-cache-exhaustion")
+        raise Misuse("{id} is not an id: lower-case words joined by -, such as kv-cache-exhaustion", id=repr(id_))
     folder, template = TEMPLATES[kind]
     home = Path(rules_dir or "rules")
     if rules_dir is None and not home.is_dir():
         raise Misuse("there is no folder rules/ here: say where to write with --rules DIR")
     path = home / folder / f"{id_}.yaml"
     if path.exists():
-        raise Misuse(f"{path} exists already")
+        raise Misuse("{path} exists already", path=path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Misuse(f"cannot write {path}: {error.strerror or error}") from None
+        raise Misuse("cannot write {path}: {reason}", path=path, reason=error.strerror or error) from None
     write_file(str(path), template.replace("@ID@", id_))
     emit(f"{path}\n")
 

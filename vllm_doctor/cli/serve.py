@@ -51,4 +51,4 @@ def command(*, host: str, port: int, base_path: str, hosts: tuple[str, ...], max
     try:
         run(limits, host=host, port=port, base=base_path, hosts=(*own, *hosts), started=started, verbose=verbose)
     except OSError as error:
-        raise Misuse(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise Misuse("cannot listen on {host}:{port}: {reason}", host=host, port=port, reason=error.strerror or error) from None

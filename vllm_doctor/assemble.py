@@ -66,7 +66,6 @@ def assemble(inputs: Inputs) -> Case:
         has_kernel_log=inputs.has_kernel_log or bool(host),
         sources=inputs.sources,
         issues=tuple(issues),
-        zone_known=bool(inputs.zones),
     )
 
 
@@ -124,7 +123,6 @@ def _run(parts: Sequence[Part]) -> Run:
         counts=whole.counts,
         tracks=(Track("log", whole.series),) if whole.series else (),
         has_log=True,
-        log_lines=whole.lines,
         has_banner=any(p.begins for p in parts),
         started=whole.first_time,
         ended=whole.last_time,

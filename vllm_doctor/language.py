@@ -36,6 +36,15 @@ def translator(language: str) -> Callable[[str], str]:
     return lambda text: texts.get(text) or text
 
 
+def filled(message: str, values: Mapping[str, object], language: str) -> str:
+    """A message in a language with its `{names}` filled; a value that is a text of the program is translated as well."""
+    _ = translator(language)
+    text = _(message)
+    for name, value in values.items():
+        text = text.replace("{" + name + "}", _(value) if isinstance(value, str) else str(value))
+    return text
+
+
 @lru_cache(maxsize=1)
 def _catalogue() -> dict[str, str]:
     return read_po(CATALOGUE.read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from . import __version__
 from .assemble import STARTUP_FAILURES
-from .language import format_value, translator
+from .language import filled, format_value, translator
 from .model import report as out
 from .model.case import Case, Known, Run, Value
 from .model.catalogue import OBSERVATIONS, SIGNALS
@@ -166,10 +166,7 @@ class Narrator:
         )
 
     def issue(self, issue: Issue) -> out.IssueReport:
-        text = self._(issue.message)
-        for key, value in issue.values.items():
-            text = text.replace("{" + key + "}", self._(value) if isinstance(value, str) else str(value))
-        return out.IssueReport(issue.code, text, line(issue.ref) if issue.ref else None)
+        return out.IssueReport(issue.code, filled(issue.message, issue.values, self.language), line(issue.ref) if issue.ref else None)
 
     def timeline(self, run: Run) -> list[out.TimelineEntry]:
         entries = []
@@ -300,16 +297,14 @@ def _failure(case: Case) -> Event | None:
 
 
 def assemble_report(
-    case: Case,
-    rules: RuleSet,
-    language: str,
+    narrator: Narrator,
     verdict: out.Verdict,
     missing: Sequence[str],
     findings: Sequence[tuple[Judgement, Sequence[Advice], Sequence[tuple[str, str]]]],
     others: Sequence[Judgement],
 ) -> out.Report:
     """The whole report, not yet redacted."""
-    narrator = Narrator(case, rules, language)
+    case, rules, language = narrator.case, narrator.rules, narrator.language
     told = [narrator.finding(j, advice, nots) for j, advice, nots in findings]
     ruled_out = []
     for j in others:

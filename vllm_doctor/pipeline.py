@@ -108,7 +108,7 @@ def diagnose(case: Case, rules: RuleSet, language: str = "en", model: Model | No
     answer, missing = verdict(case, findings, evaluator)
     narrator = Narrator(case, rules, language)
     told = [(j, a, _not_remedies(j, case, rules, evaluator, narrator)) for j, a in _agreeing(findings, case, rules, evaluator)]
-    report = assemble_report(case, rules, language, answer, missing, told, [j for j in judgements if not j.status])
+    report = assemble_report(narrator, answer, missing, told, [j for j in judgements if not j.status])
     memory, doubts = _memory(case, model, narrator)
     commands = _commands(case, told[:1], rules, narrator, doubts)
     return structs.replace(report, memory=memory, commands=commands, issues=(*report.issues, *doubts))

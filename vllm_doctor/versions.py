@@ -12,7 +12,7 @@ from .model.observations import Series
 
 OLDEST, NEWEST = Version("0.2.7"), Version("0.33.0")
 """First and last release whose sources were read: outside, the nearest one stands for the rest."""
-FIRST_V1_DEFAULT, FIRST_WITHOUT_V0, FIRST_WITH_V1 = Version("0.8.0"), Version("0.11.0"), Version("0.6.4")
+FIRST_WITHOUT_V0, FIRST_WITH_V1 = Version("0.11.0"), Version("0.6.4")
 
 
 @lru_cache(maxsize=64)

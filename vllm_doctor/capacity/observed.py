@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 
 from msgspec import Struct, structs
 
@@ -261,8 +260,3 @@ def _quantile(histogram: Histogram, q: float) -> float:
             return lower if bound == float("inf") else lower + (bound - lower) * (target - below) / (cumulative - below)
         lower, below = (lower if bound == float("inf") else bound), cumulative
     return lower
-
-
-def first_refs(run: Run, names: Iterable[str]) -> dict[str, Ref]:
-    """The line of each fact."""
-    return {n: f.ref for n in names if (f := run.fact(n))}

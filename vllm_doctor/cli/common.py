@@ -168,15 +168,12 @@ def width() -> int:
 
 def issue_lines(issues: Iterable[Issue], language: str) -> list[str]:
     """Issues as lines for stderr: located, in the language, without control characters."""
-    from ..language import translator
+    from ..language import filled
     from ..reports.plain import clean
 
-    _ = translator(language)
     lines = []
     for issue in issues:
-        text = _(issue.message)
-        for name, value in issue.values.items():
-            text = text.replace("{" + name + "}", _(value) if isinstance(value, str) else str(value))
+        text = filled(issue.message, issue.values, language)
         place = ""
         if issue.ref is not None and (issue.ref.line or issue.ref.source not in text):
             place = f"{issue.ref.source}:{issue.ref.line}: " if issue.ref.line else f"{issue.ref.source}: "

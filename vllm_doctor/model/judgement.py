@@ -11,7 +11,6 @@ from .observations import Ref, Scalar
 from .report import Direction, Effect, Role, Severity, Status, Weight
 
 Outcome = Literal["confirmed", "likely", "possible", "ruled_out", "not_indicated", "not_checked"]
-FINDINGS: tuple[Outcome, ...] = ("confirmed", "likely", "possible")
 
 
 class Held(Struct, frozen=True):

@@ -17,7 +17,6 @@ from typing import TypeVar
 from msgspec import Struct, field, structs
 
 Scalar = str | float | int | bool
-T = TypeVar("T")
 K = TypeVar("K")
 
 EVENTS_KEPT = 16
@@ -233,21 +232,6 @@ class Series(Struct, frozen=True):
         if any(bucket.count > 1 for bucket in self.buckets.values()):
             return Series, (self.buckets, self.exponent)
         return _from_columns, (list(self.buckets), [p.value for p in points], [p.time for p in points], [p.ref for p in points], self.exponent)
-
-    def shifted(self, seconds: float) -> Series:
-        """The same samples on another clock."""
-        if not seconds:
-            return self
-
-        def moved(point: Point) -> Point:
-            return structs.replace(point, time=point.time + seconds)
-
-        buckets: dict[int, Bucket] = {}
-        for bucket in self.buckets.values():
-            new = Bucket(moved(bucket.min), moved(bucket.max), moved(bucket.first), moved(bucket.last), bucket.total, bucket.count)
-            slot = int(new.first.time // (1 << self.exponent))
-            buckets[slot] = buckets[slot].merge(new) if slot in buckets else new
-        return Series(dict(sorted(buckets.items())), self.exponent)
 
     @property
     def width(self) -> int:

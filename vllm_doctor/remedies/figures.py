@@ -66,7 +66,6 @@ class Figures(Struct, frozen=True):
     itl_p99: float | None = None
     oom_requested: float | None = None
     oom_free: float | None = None
-    oom_total: float | None = None
     reserved: float | None = None
     cut_streams: float | None = None
 
@@ -155,7 +154,6 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
         itl_p99=overall("latency.itl.p99"),
         oom_requested=oom.get("requested"),
         oom_free=oom.get("free"),
-        oom_total=oom.get("total"),
         reserved=value("oom.reserved"),
         cut_streams=value("shutdown.cut_streams"),
     )

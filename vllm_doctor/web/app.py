@@ -28,7 +28,6 @@ from .security import LOOPBACK, Headered, refusal
 log = logging.getLogger("vllm_doctor.web")
 SAMPLE = Path(__file__).resolve().parent / "sample"
 FORMS: tuple[Output, ...] = ("html", "json", "markdown")
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 class State:

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import IO
 
-from ..language import translator
+from ..language import filled, translator
 from ..model.observations import Issue
 from .messages import Answer, Done, Failed, Job, Progress, decode_job, frame, read_frame
 
@@ -99,9 +99,7 @@ def told(issues: list[Issue], language: str) -> list[str]:
     _ = translator(language)
     lines = []
     for issue in issues:
-        text = _(issue.message)
-        for name, value in issue.values.items():
-            text = text.replace("{" + name + "}", _(value) if isinstance(value, str) else str(value))
+        text = filled(issue.message, issue.values, language)
         lines.append(_("{label}: {text}").format(label=issue.ref.source if issue.ref else "", text=text))
     return lines
 

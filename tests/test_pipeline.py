@@ -9,6 +9,7 @@ from vllm_doctor import analyze
 from vllm_doctor.cli import run
 from vllm_doctor.model.timebound import parse
 from vllm_doctor.pipeline import analyze as analyze_sources
+from vllm_doctor.reports.text import render
 from vllm_doctor.sources import Source
 
 LOG = (ROOT / "fixtures/kv-exhaustion-0.32/server.log").read_bytes()
@@ -50,3 +51,13 @@ def test_a_window_that_holds_nothing_is_said_instead_of_asking_for_a_log(since: 
 def test_a_window_that_ends_before_it_begins_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["analyze", str(ROOT / "fixtures/kv-exhaustion-0.32/server.log"), "--since", "13:50", "--until", "13:49", "--lang", "en"]) == 2
     assert "vllm-doctor: The window of time ends before it begins: from " in capsys.readouterr().err
+
+
+def test_a_confirmed_stop_is_not_called_a_lead_where_health_cannot_be_told() -> None:
+    folder = ROOT / "fixtures" / "sigterm-under-load-0.8.5"
+    report = analyze(str(folder / "server.log"))
+    text = render(report, width=100)
+    assert (report.verdict, report.findings[0].id, report.findings[0].status) == ("inconclusive", "orderly-shutdown", "confirmed")
+    assert report.summary == "Too little was seen to call the server healthy; what the input does show stands below."
+    assert "WHAT THE INPUT SHOWS" in text
+    assert "CLOSEST LEAD" not in text

@@ -218,6 +218,8 @@ class Narrator:
         ):
             if key in missing:
                 return told
+        if findings and findings[0].status != "possible":
+            return self._("Too little was seen to call the server healthy; what the input does show stands below.")
         return self._("Cannot tell: nothing wrong was found, but the inputs do not show enough to call the server healthy.")
 
 

@@ -81,7 +81,10 @@ class _View(Telling):
             page.text(report.summary or _("Cannot tell."), indent=0, lead="● ", style="bold yellow", lead_style="yellow")
             if self.lead is None:
                 return
-            page.heading(_("CLOSEST LEAD"), _("worth a look, not an answer"))
+            if self.lead.status == "possible":
+                page.heading(_("CLOSEST LEAD"), _("worth a look, not an answer"))
+            else:
+                page.heading(_("WHAT THE INPUT SHOWS"))
         if self.lead:
             self.finding(self.lead)
 

@@ -98,7 +98,6 @@ def plan(
     ordered = tuple(sorted(bounds, key=lambda b: b.requests))
     measured = all(p in setup.known for p in PARTS if p != "graphs" or budget.graphs_in_budget) or setup.known_kv_bytes is not None
     best = chosen(setup, budget, wish)
-    outcome = size(best)
     return Plan(
         setup=setup,
         budget=budget,
@@ -110,7 +109,7 @@ def plan(
         solved=solved,
         solved_middle=middle,
         others=others,
-        command_starts=outcome.starts and not refusals(best, outcome),
+        command_starts=runs(best),
     )
 
 
@@ -156,7 +155,17 @@ def chosen(setup: Setup, budget: Budget, wish: Wish) -> Setup:
     seqs = setup.max_num_seqs
     if wish.concurrency is not None and wish.concurrency > limits.max_num_seqs:
         seqs = max(limits.max_num_seqs, min(wish.concurrency, limits.max_num_batched_tokens))
-    return structs.replace(setup, max_model_len=length, max_num_seqs=seqs)
+    batched = setup.max_num_batched_tokens
+    if batched and not limits.chunked and length and limits.max_model_len <= batched < length:
+        batched = length  # without chunked prefill a step takes a whole prompt
+    best = structs.replace(setup, max_model_len=length, max_num_seqs=seqs, max_num_batched_tokens=batched)
+    return best if runs(best) or not runs(setup) else setup
+
+
+def runs(setup: Setup) -> bool:
+    """Does the server start, by the middle estimate?"""
+    budget = size(setup)
+    return budget.starts and not refusals(setup, budget)
 
 
 def _up(tokens: int) -> int:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 from .defaults import limits_of, version_of
 from .estimates import context
 from .kv import pool_of
@@ -10,9 +12,13 @@ from .setup import Budget, Setup
 
 Note = tuple[str, dict[str, float | str]]
 
-REFUSALS = frozenset({"heads-split", "kv-heads-split", "mlp-split", "stages", "context-parallel", "free-below-budget", "overcommitted",
-                      "batched-below-length", "batched-below-seqs", "model-limit"})  # fmt: skip
+REFUSALS = frozenset({
+    "heads-split", "kv-heads-split", "mlp-split", "vocabulary-split", "stages", "context-parallel", "free-below-budget", "overcommitted",
+    "batched-below-length", "batched-below-seqs", "model-limit",
+})  # fmt: skip
 """Codes of notes that say: it does not start."""
+
+VOCABULARY_STEP = 64
 
 
 def refusals(setup: Setup, budget: Budget) -> list[Note]:
@@ -30,14 +36,27 @@ def _split(setup: Setup) -> list[Note]:
         found.append(("heads-split", {"heads": heads, "tp": tp}))
     elif kv and not model.kv_lora_rank and kv % tp and tp % kv:
         found.append(("kv-heads-split", {"heads": kv, "tp": tp}))
-    elif model.kind == "dense" and (model.intermediate_size or 0) % tp:
-        found.append(("mlp-split", {"width": model.intermediate_size or 0, "tp": tp}))
+    else:
+        found += _widths(setup)
     if model.num_hidden_layers and pp > model.num_hidden_layers:
         found.append(("stages", {"layers": model.num_hidden_layers, "pp": pp}))
     most = tp if model.kv_lora_rank else tp // kv if kv else tp
     if dcp > 1 and (tp % dcp or dcp > most):
         found.append(("context-parallel", {"dcp": dcp, "tp": tp}))
     return found
+
+
+def _widths(setup: Setup) -> list[Note]:
+    """Widths that tensor parallelism divides without a remainder (vllm/distributed/utils.py, `divide`; fused_moe/layer.py). The vocabulary
+    is padded to a multiple of 64 first (vocab_parallel_embedding.py)."""
+    model, tp = setup.model, setup.tensor_parallel_size
+    width = model.intermediate_size if not model.num_experts and model.kind in ("dense", "vlm", "embedding") else None
+    if model.num_experts and not setup.enable_expert_parallel:
+        width = model.moe_intermediate_size or model.intermediate_size
+    if width and width % tp:
+        return [("mlp-split", {"width": width, "tp": tp})]
+    vocabulary = math.ceil((model.vocab_size or 0) / VOCABULARY_STEP) * VOCABULARY_STEP
+    return [("vocabulary-split", {"vocabulary": vocabulary, "tp": tp})] if vocabulary % tp else []
 
 
 def _memory(setup: Setup, budget: Budget) -> list[Note]:

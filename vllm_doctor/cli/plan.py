@@ -196,6 +196,8 @@ def find_shape(text: str, knowledge: Knowledge) -> tuple[Model, str | None]:
             return read_model_config(str(file)), None
     match = find_model(text, knowledge)
     if match.model:
+        if not (match.model.num_hidden_layers and match.model.hidden_size and match.model.num_attention_heads):
+            raise Misuse("--model {text}: the shape of {name} is not known here; give its config.json instead", text=text, name=match.model.name)
         return match.model, match.quantization
     if match.candidates:
         raise Misuse("--model {text}: this fits several models: {names}", text=text, names=", ".join(match.candidates))

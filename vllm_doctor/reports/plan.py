@@ -210,6 +210,7 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
         "heads-split": _("It does not start: {heads} attention heads cannot be divided among {tp} GPUs."),
         "kv-heads-split": _("It does not start: {heads} KV heads can neither be divided among {tp} GPUs nor repeated on them."),
         "mlp-split": _("It does not start: an MLP of width {width} cannot be divided among {tp} GPUs."),
+        "vocabulary-split": _("It does not start: a vocabulary of {vocabulary} cannot be divided among {tp} GPUs."),
         "stages": _("It does not start: {layers} layers cannot be spread over {pp} pipeline stages."),
         "context-parallel": _("It does not start: {dcp} GPUs cannot share the tokens of the KV cache where {tp} GPUs share its heads."),
         "free-below-budget": _(

@@ -125,7 +125,7 @@ def setup_of(run: Run, case: Case, knowledge: Knowledge, model: Model | None = N
     named = [m.gpu for g in case.gpus if g.name and (m := find_gpu(g.name, knowledge)).gpu]
     stated = option(run, "quantization")
     own = generation(run)
-    speculative = _speculative(option(run, "speculative-config"))
+    speculative, draft, heads = _speculative(option(run, "speculative-config"), knowledge)
     setup = Setup(
         model=found,
         total_bytes=total or space or 0,
@@ -151,6 +151,10 @@ def setup_of(run: Run, case: Case, knowledge: Knowledge, model: Model | None = N
         disable_hybrid_kv_cache_manager=truth(option(run, "disable-hybrid-kv-cache-manager")) or False,
         kv_cache_memory_bytes=space if cpu else positive(option(run, "kv-cache-memory-bytes")),
         num_gpu_blocks_override=positive(option(run, "num-gpu-blocks-override")),
+        cpu_offload_bytes=round((ratio(option(run, "cpu-offload-gb")) or 0.0) * GIB),
+        estimate_graphs=truth(run.launch.environment.get("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS")) if run.launch else None,
+        draft=draft,
+        draft_layers=heads,
         speculative_tokens=speculative,
     )
     return structs.replace(setup, known=known_parts(run), known_kv_bytes=None if cpu else _whole_fact(run, "memory.kv_cache"))
@@ -188,13 +192,24 @@ def _cpu_space(run: Run) -> int | None:
     return round(size * GIB) if size else None
 
 
-def _speculative(value: Scalar | None) -> int:
+HEADS = ("eagle", "mtp", "medusa")
+"""Words in `method` of drafts that are layers on top of the target."""
+
+
+def _speculative(value: Scalar | None, knowledge: Knowledge) -> tuple[int, Model | None, int]:
+    """(draft tokens, the draft's model where it is one of its own, its layers where it sits on the target) of --speculative-config."""
     try:
         given = json.loads(str(value)) if value else None
     except ValueError:
-        return 0
+        return 0, None, 0
     tokens = given.get("num_speculative_tokens") if isinstance(given, dict) else None
-    return min(tokens, 1000) if isinstance(tokens, int) and tokens > 0 else 0
+    if not isinstance(given, dict) or not isinstance(tokens, int) or tokens <= 0:
+        return 0, None, 0
+    method, name = str(given.get("method") or "").lower(), given.get("model")
+    if any(word in method for word in HEADS):
+        return min(tokens, 1000), None, 1
+    draft = find_model(name, knowledge).model if isinstance(name, str) and method != "ngram" else None
+    return min(tokens, 1000), draft, 0
 
 
 class Lengths(Struct, frozen=True):

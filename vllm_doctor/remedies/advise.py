@@ -16,8 +16,9 @@ from ..ruleset.conditions import comparisons, parse, signals_in
 from ..ruleset.schema import Cause, Flag, NotRemedyRule, Remedy, RuleSet
 from ..signals.evaluate import Evaluator
 from .conditions import CONDITIONS
+from .moves import Move
 from .options import accepts, clashes, in_force, present, same, switched_on, usable
-from .simulate import Move, simulate
+from .simulate import simulate
 from .solvers import SOLVERS, Solved
 
 

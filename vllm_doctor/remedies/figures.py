@@ -9,14 +9,16 @@ from msgspec import Struct, field
 
 from ..capacity.ledger import Ledger, ledger
 from ..capacity.observed import lengths as lengths_of
-from ..capacity.observed import option, whole
+from ..capacity.observed import option, total_bytes, whole
 from ..model.case import Case, Known, Run, Window
+from ..model.figures import figure
 from ..model.judgement import Judgement
 from ..ruleset.load import load_knowledge
 from ..ruleset.schema import Model
 from ..signals.evaluate import Evaluator
 from ..signals.windows import windows
 from ..versions import generation, parse
+from .servers import Server, servers_of
 
 GIB = float(2**30)
 GRAPHS_COUNTED_SINCE = "0.20.0"
@@ -27,7 +29,10 @@ class Figures(Struct, frozen=True):
 
     `present`: the most requests that ran and waited at the same time. `held`: tokens that a running request held on average while others
     waited. `least_running` ran while others waited. `itl_p99` and `step` are seconds; `chunk` is what one prompt may take of a step.
-    `fixed_pool`: the number of blocks was forced, `pool_by_budget` the tokens that there would have been otherwise."""
+    `fixed_pool`: the number of blocks was forced, `pool_by_budget` the tokens that there would have been otherwise. `kv_rest` is what was left
+    for the pool, zero and below where the start failed for it; `no_pool` says that it failed, however much was left. `graphs_charged` is what
+    the budget was charged for graphs; `headroom` what nothing claims. `model_len` is the longest length that the model allows. `servers` is
+    what the memory model takes this server for: more than one where the version is not known, none where the shape or the card is not."""
 
     engine: str | None = None
     device: str = "cuda"
@@ -37,17 +42,23 @@ class Figures(Struct, frozen=True):
     activation: float | None = None
     graphs: float | None = None
     graphs_counted: bool | None = None
+    graphs_charged: float | None = None
+    non_torch: float | None = None
+    headroom: float | None = None
     kv_bytes: float | None = None
+    kv_rest: float | None = None
     kv_tokens: float | None = None
     bytes_per_token: float | None = None
     block_size: float | None = None
     max_len: float | None = None
+    model_len: float | None = None
     slots: float | None = None
     budget: float | None = None
     ranks: float = 1.0
     lengths: dict[str, float] = field(default_factory=dict)
     outputs: dict[str, float] = field(default_factory=dict)
     fixed_pool: bool = False
+    no_pool: bool = False
     pool_by_budget: float | None = None
     reserve: float | None = 0.0
     host: float | None = None
@@ -68,6 +79,7 @@ class Figures(Struct, frozen=True):
     oom_free: float | None = None
     reserved: float | None = None
     cut_streams: float | None = None
+    servers: tuple[Server, ...] = ()
 
 
 def look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Figures:
@@ -104,6 +116,7 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
     def overall(name: str) -> float | None:
         return next((v for w in wholes if (v := value(name, w)) is not None), value(name))
 
+    shape = evaluator.memo.get("model")
     found = account(case, run, evaluator)
     part = found.tightest.get if found else lambda name: None
     tokens = found.kv_tokens if found else None
@@ -113,7 +126,9 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
     each, pool = found.kv_bytes_per_token if found else None, part("kv")
     if pool is None and each and tokens:
         pool = int(each * tokens)
+    rest = pool
     graphs, counted = part("graphs"), graphs_counted(run)
+    estimated = run.fact("memory.graphs_estimated")
     fixed = _forced(run)
     usage, batch = value("kv_cache.usage.while_waiting"), value("requests.running.while_waiting")
     held = tokens * usage / batch if tokens and usage and batch else None
@@ -123,17 +138,23 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
     return Figures(
         engine=generation(run),
         device=run.text("device.type") or "cuda",
-        total=part("total"),
-        utilization=value("memory.utilization_in_force"),
+        total=part("total") or total_bytes(run, case, load_knowledge()),
+        utilization=_first_of(value("memory.utilization_in_force"), _stated(run, "startup.free_below_budget.utilization")),
         weights=part("weights"),
         activation=None if lumped else part("activation"),
         graphs=graphs,
         graphs_counted=counted,
+        graphs_charged=figure(estimated.value) if estimated is not None and counted else None,
+        non_torch=None if lumped else part("non_torch"),
+        headroom=part("headroom") if part("outside") is not None or (graphs is not None and not counted) else None,
         kv_bytes=pool if pool is not None and pool > 0 else None,
+        kv_rest=_first_of(None if rest is None else float(rest), _stated(run, "startup.kv_below_max_len.available")),
+        no_pool=bool(run.events_of("startup.no_kv_memory")),
         kv_tokens=tokens,
         bytes_per_token=each,
         block_size=value("kv_cache.block_size") or whole(option(run, "block-size")),
-        max_len=value("model.max_len"),
+        max_len=_first_of(value("model.max_len"), _stated(run, "startup.kv_below_max_len.max_model_len")),
+        model_len=_stated(run, "startup.length_above_model.derived"),
         slots=value("scheduler.max_num_seqs"),
         budget=value("scheduler.token_budget"),
         ranks=tensor.value if isinstance(tensor, Known) and tensor.value >= 1 else 1.0,
@@ -156,7 +177,18 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
         oom_free=oom.get("free"),
         reserved=value("oom.reserved"),
         cut_streams=value("shutdown.cut_streams"),
+        servers=servers_of(run, case, load_knowledge(), shape if isinstance(shape, Model) else None),
     )
+
+
+def _first_of(*values: float | None) -> float | None:
+    return next((v for v in values if v is not None), None)
+
+
+def _stated(run: Run, name: str) -> float | None:
+    """A figure of the first event that states it, above zero."""
+    found = (figure(e.values.get(name)) for e in run.events_of(name.rpartition(".")[0]))
+    return next((v for v in found if v is not None and v > 0), None)
 
 
 def graphs_counted(run: Run) -> bool | None:
@@ -176,9 +208,14 @@ def _forced(run: Run) -> bool:
 def _unforced(run: Run, forced: bool, tokens: float | None) -> float | None:
     """Tokens that the pool would have without the override: vLLM prints the number of blocks that it replaces."""
     blocks, by_budget = whole(option(run, "num-gpu-blocks-override")), run.fact("kv_cache.blocks_by_budget")
-    if not forced or not blocks or not tokens or by_budget is None or not isinstance(by_budget.value, int | float):
+    instead = None if by_budget is None else figure(by_budget.value)
+    if not forced or not blocks or instead is None:
         return None
-    return tokens * by_budget.value / blocks
+    if tokens:
+        return tokens * instead / blocks
+    size = run.fact("kv_cache.block_size")
+    each = (figure(size.value) if size else None) or whole(option(run, "block-size"))
+    return instead * each if each else None
 
 
 def _oom(run: Run) -> dict[str, float]:

@@ -13,42 +13,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from ..capacity.size import whole_requests
 from ..model.case import Case, Run
 from ..model.judgement import Judgement
-from ..model.observations import Scalar
 from ..model.quantities import QUANTITIES
 from ..model.report import Basis, Effect, Range
 from ..signals.evaluate import Evaluator
 from .figures import GIB, Figures, look
+from .moves import Move, number
+from .resize import grouped_fit, resized, through_model
 
 Pair = tuple[Figures, Figures]
 """(pessimistic, optimistic)."""
-
-
-class Move(Struct, frozen=True):
-    """One change: an option of the server, or another lever of `LEVERS`. `from_` is the value in force, where it is known."""
-
-    lever: str
-    to: Scalar | None = None
-    from_: Scalar | None = None
-    remove: bool = False
-
-    @property
-    def number(self) -> float | None:
-        return number(self.to)
-
-
-def number(value: Scalar | None) -> float | None:
-    """The value as a number; None for words and switches."""
-    if value is None or isinstance(value, bool):
-        return None
-    try:
-        return float(value)
-    except ValueError:
-        return None
+GRAPHS_LEAST, GRAPHS_MOST = 0.3 * GIB, 3.0 * GIB
+"""CUDA graphs on one GPU, as logs of many servers have them (docs/memory-model.md)."""
+BUS_LEAST, BUS_MOST = 12e9, 25e9
+"""Bytes per second from host memory over PCIe: 4.0 with 8 and 16 lanes, less what protocols take (heuristic)."""
 
 
 def simulate(case: Case, run: Run, finding: Judgement, changes: Sequence[Move], evaluator: Evaluator) -> tuple[Effect, ...]:
@@ -63,14 +45,16 @@ def effects(before: Figures, changes: Sequence[Move]) -> tuple[Effect, ...]:
         if move.lever in HOST and (now_set := number(move.from_)) is not None:
             before = structs.replace(before, host=now_set * GIB * before.ranks)
     low = high = before
-    rough = False
+    modelled = resized(before, changes)
+    if modelled is not None:
+        low, high = modelled.low, modelled.high
+    rough = modelled is not None and modelled.rough
     for move in changes:
         lever = LEVERS.get(move.lever)
-        if lever is None or (move.to is None and not move.remove):
-            continue
-        low, high = lever(low, move)[0], lever(high, move)[1]
-        rough = rough or move.lever in ROUGH
-    now, worse, better = quantities(before), quantities(low), quantities(high)
+        if lever is not None and (move.to is not None or move.remove):
+            low, high = lever(low, move)[0], lever(high, move)[1]
+            rough = rough or (modelled is None and move.lever in ROUGH)
+    now, worse, better = expected(before), quantities(low), quantities(high)
     result = []
     for name, quantity in QUANTITIES.items():
         a, ends = now.get(name), [q[name] for q in (worse, better) if name in q]
@@ -79,8 +63,35 @@ def effects(before: Figures, changes: Sequence[Move]) -> tuple[Effect, ...]:
         after = _range(ends) if len(ends) == 2 else None
         if changes and (after == a or (after is None and name in FOLLOWING)):
             continue
-        result.append(Effect(name, quantity.unit, None if a is None else _whole(a), after, _basis(name, rough)))
+        basis: Basis = "measured" if _stated(name, before, changes) else _basis(name, rough)
+        if name == "kv_cache.tokens" and after != a and basis != "measured":
+            after = _rounded(after)
+            if changes and after == _rounded(a):
+                continue  # no figure that is known moves
+            a = _rounded(a) if isinstance(a, list) else a
+        result.append(Effect(name, quantity.unit, a, after, basis))
+    told = {e.quantity for e in result}
+    if changes and (low.slots == before.slots or any(name.startswith("requests.fit.") for name in told)):
+        result = [e for e in result if e.quantity != "requests.limit"]  # it says no more than the change and the others do
     return tuple(result)
+
+
+def expected(f: Figures) -> dict[str, Range]:
+    """The quantities now: as measured, and as a range where only the memory model knows the pool."""
+    own: dict[str, Range] = {name: _whole(value) for name, value in quantities(f).items()}
+    if not f.servers or f.kv_tokens is not None:
+        return own
+    ends = through_model(f, ())
+    worse, better = quantities(ends.low), quantities(ends.high)
+    return own | {name: _range([worse[name], better[name]]) for name in worse if name in better and name not in own}
+
+
+def _rounded(value: Range | None) -> Range | None:
+    """Three figures: no prediction of a pool is better than that."""
+    if value is None:
+        return None
+    ends = [_whole(float(f"{v:.3g}")) for v in (value if isinstance(value, list) else [value])]
+    return ends[0] if ends[0] == ends[-1] else ends
 
 
 def _range(ends: Sequence[float]) -> Range:
@@ -93,9 +104,23 @@ def _whole(value: float) -> float:
 
 
 def _basis(name: str, rough: bool) -> Basis:
-    return "rule-of-thumb" if rough or name in EXPERIENCE else "model"
+    return "rule-of-thumb" if name in EXPERIENCE or (rough and name in MEMORY) else "model"
 
 
+def _stated(name: str, before: Figures, changes: Sequence[Move]) -> bool:
+    """Are both ends figures that the log states or that the change itself sets? Without an override the pool is what vLLM says the override
+    replaced."""
+    if name == "kv_cache.tokens":
+        return before.pool_by_budget is not None and [(m.lever, m.remove) for m in changes] == [("--num-gpu-blocks-override", True)]
+    return name in STATED
+
+
+STATED = {"memory.host", "request.max_length", "request.max_tokens", "requests.limit", "step.tokens", "kv_cache.reserve"}
+"""Quantities that an option sets and nothing estimates."""
+MEMORY = {
+    "kv_cache.tokens", "requests.fit.p50", "requests.fit.p95", "requests.fit.max_model_len", "kv_cache.demand", "memory.headroom",
+}  # fmt: skip
+"""Quantities that follow from how memory is laid out: as sure as that is."""
 FOLLOWING = {"requests.fit.p50", "requests.fit.p95", "requests.fit.max_model_len", "kv_cache.demand", "kv_cache.reserve"}
 """Quantities that follow from the pool's tokens: where those become unknown, saying so once is enough."""
 EXPERIENCE = {"step.duration", "latency.itl.p99", "memory.oom_shortfall", "memory.reserved_unused", "requests.cut"}
@@ -119,8 +144,10 @@ def quantities(f: Figures) -> dict[str, float]:
         put("kv_cache.demand", round(admitted * each / f.kv_tokens, 3))
     if f.reserve is not None and (f.kv_tokens or not f.reserve):
         put("kv_cache.reserve", float(math.floor(f.reserve * (f.kv_tokens or 0.0))))
+    put("requests.limit", f.slots)
     put("request.max_length", f.max_len)
     put("request.max_tokens", f.longest_output)
+    put("memory.headroom", None if f.headroom is None else float(round(max(0.0, f.headroom))))
     if f.total is not None and f.utilization is not None and f.device != "cpu":
         put("memory.outside_budget", float(round(max(0.0, f.total * (1 - f.utilization)))))
     if f.oom_requested is not None and f.oom_free is not None:
@@ -149,7 +176,9 @@ def fit(f: Figures, tokens: float | None) -> float | None:
     """Requests of a length that run at once: whole blocks of the pool, and no more than there are slots. Below one, the share that fits."""
     if not f.kv_tokens or not tokens or f.kv_tokens <= 0:
         return None
-    held = whole_requests(f.kv_tokens, tokens, f.block_size)
+    held = grouped_fit(f, tokens)
+    if held is None:
+        held = whole_requests(f.kv_tokens, tokens, f.block_size)
     if f.slots:
         held = min(held, f.slots)
     return float(math.floor(held)) if held >= 1 else round(held, 2)
@@ -167,8 +196,9 @@ def _alike(change: Callable[[Figures, Move], Figures]) -> Callable[[Figures, Mov
 
 
 def with_pool(f: Figures, more: float) -> Figures:
-    """The figures with so many more bytes of KV pool on each GPU; unknown tokens where the log does not give bytes per token."""
-    if f.fixed_pool:
+    """The figures with so many more bytes of KV pool on each GPU; unknown tokens where the log does not give bytes per token. Where the memory
+    model knows the server it has moved the pool already."""
+    if f.fixed_pool or f.servers:
         return f
     if f.kv_bytes is None or f.bytes_per_token is None:
         return structs.replace(f, kv_tokens=None, kv_bytes=None)
@@ -178,21 +208,24 @@ def with_pool(f: Figures, more: float) -> Figures:
 
 def _utilization(f: Figures, m: Move) -> Figures:
     to = m.number
+    if f.servers:
+        return structs.replace(f, utilization=to)
     if to is None or f.utilization is None:
         return structs.replace(f, kv_tokens=None if not f.fixed_pool else f.kv_tokens, utilization=to)
     if f.total is None:
         return structs.replace(with_pool(structs.replace(f, kv_bytes=None), 0.0), utilization=to)
     more = (to - f.utilization) * f.total
     free = None if f.oom_free is None else f.oom_free - more
-    return structs.replace(with_pool(f, more), utilization=to, oom_free=free)
+    room = None if f.headroom is None else f.headroom - more
+    return structs.replace(with_pool(f, more), utilization=to, oom_free=free, headroom=room)
 
 
 def _blocks_override(f: Figures, m: Move) -> Figures:
-    return structs.replace(f, kv_tokens=f.pool_by_budget, fixed_pool=False) if m.remove else f
+    return structs.replace(f, kv_tokens=f.pool_by_budget, fixed_pool=False) if m.remove and not f.servers else f
 
 
 def _kv_dtype(f: Figures, m: Move) -> Pair:
-    if "8" not in str(m.to) or f.fixed_pool or f.kv_tokens is None:
+    if "8" not in str(m.to) or f.fixed_pool or f.kv_tokens is None or f.servers:
         return f, f
     smaller = None if f.bytes_per_token is None else f.bytes_per_token / 2
     best = structs.replace(f, kv_tokens=f.kv_tokens * 2, bytes_per_token=smaller)
@@ -204,6 +237,8 @@ def _slots(f: Figures, m: Move) -> Figures:
 
 
 def _max_len(f: Figures, m: Move) -> Figures:
+    if m.remove:
+        return structs.replace(f, max_len=f.model_len)
     return f if m.number is None else structs.replace(f, max_len=m.number)  # `auto` is whatever vLLM finds
 
 
@@ -258,6 +293,9 @@ def _tensor_parallel(f: Figures, m: Move) -> Pair:
     to = m.number
     if to is None or to <= f.ranks or f.fixed_pool:
         return f, f
+    if f.servers:
+        more = structs.replace(f, ranks=to)
+        return more, more
     split = f.ranks / to
     if f.kv_bytes is None or f.bytes_per_token is None or f.weights is None:
         gone = structs.replace(f, kv_tokens=None, ranks=to)
@@ -282,7 +320,8 @@ def _cpu_space(f: Figures, m: Move) -> Figures:
     to, now = m.number, number(m.from_)
     if to is None:
         return f
-    tokens = f.kv_tokens if f.fixed_pool else f.kv_tokens * to / now if now and f.kv_tokens else None
+    held = f.fixed_pool or f.servers
+    tokens = f.kv_tokens if held else f.kv_tokens * to / now if now and f.kv_tokens else None
     return structs.replace(_host_gib(f, m), kv_tokens=tokens)
 
 
@@ -290,20 +329,28 @@ def _graphs(least: float, most: float) -> Callable[[Figures, Move], Pair]:
     """Frees a share of the graphs' memory: for the KV pool where they are in the budget, else for what lies outside it."""
 
     def lever(f: Figures, m: Move) -> Pair:
-        if f.graphs is None:
+        if f.servers:
             return f, f
         if f.graphs_counted:
-            return with_pool(f, f.graphs * least), with_pool(f, f.graphs * most)
+            return (f, f) if f.graphs is None else (with_pool(f, f.graphs * least), with_pool(f, f.graphs * most))
         if f.oom_free is None:
             return f, f
-        return structs.replace(f, oom_free=f.oom_free + f.graphs * least), structs.replace(f, oom_free=f.oom_free + f.graphs * most)
+        low, high = (f.graphs * least, f.graphs * most) if f.graphs is not None else (GRAPHS_LEAST * least, GRAPHS_MOST * most)
+        return structs.replace(f, oom_free=f.oom_free + low), structs.replace(f, oom_free=f.oom_free + high)
 
     return lever
 
 
-def _offload(f: Figures, m: Move) -> Figures:
+def _offload(f: Figures, m: Move) -> Pair:
+    """What lies in host memory crosses the bus in every step."""
     extra = ((m.number or 0.0) - (number(m.from_) or 0.0)) * GIB
-    return _host_gib(with_pool(f, extra), m)
+    moved = _host_gib(with_pool(f, extra), m)
+
+    def slower(rate: float) -> Figures:
+        later = {k: None if (v := getattr(moved, k)) is None else max(0.0, v + extra / rate) for k in ("step", "itl_p99")}
+        return structs.replace(moved, **later)
+
+    return slower(BUS_LEAST), slower(BUS_MOST)
 
 
 def _kv_memory(f: Figures, m: Move) -> Figures:
@@ -313,7 +360,7 @@ def _kv_memory(f: Figures, m: Move) -> Figures:
 
 def _pool_unknown(f: Figures, m: Move) -> Figures:
     """It frees memory, but the log does not say how much."""
-    return structs.replace(f, kv_tokens=None) if m.remove and not f.fixed_pool else f
+    return structs.replace(f, kv_tokens=None) if m.remove and not f.fixed_pool and not f.servers else f
 
 
 def _watermark(f: Figures, m: Move) -> Figures:
@@ -370,7 +417,7 @@ LEVERS: dict[str, Callable[[Figures, Move], Pair]] = {
     "--data-parallel-size": _alike(_replicas),
     "--enforce-eager": _graphs(0.9, 1.0),
     "--max-cudagraph-capture-size": _graphs(0.2, 0.8),
-    "--cpu-offload-gb": _alike(_offload),
+    "--cpu-offload-gb": _offload,
     "--speculative-config": _alike(_pool_unknown),
     "--disable-hybrid-kv-cache-manager": _alike(_pool_unknown),
     "--watermark": _alike(_watermark),

@@ -1,0 +1,30 @@
+"""One change of a what-if, before anything is made of it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ..model.observations import Scalar
+
+
+class Move(Struct, frozen=True):
+    """An option of the server, or another lever of `simulate.LEVERS`. `from_` is the value in force, where it is known."""
+
+    lever: str
+    to: Scalar | None = None
+    from_: Scalar | None = None
+    remove: bool = False
+
+    @property
+    def number(self) -> float | None:
+        return number(self.to)
+
+
+def number(value: Scalar | None) -> float | None:
+    """The value as a number; None for words and switches."""
+    if value is None or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None

@@ -73,6 +73,12 @@ def number(text: str | None) -> float | None:
     return float(text) if text else None
 
 
+def whole(text: str | None) -> int | None:
+    """The count that a cell begins with; None where it holds none ("None (default)")."""
+    stated = re.match(r"\d+", text or "")
+    return int(stated[0]) if stated else None
+
+
 def setup_of(row: dict[str, str], knowledge: Knowledge) -> Setup | None:
     """The set-up of a row, or None where its model or the size of its card is not known."""
     model = find_model(row["model"], knowledge)
@@ -81,7 +87,7 @@ def setup_of(row: dict[str, str], knowledge: Knowledge) -> Setup | None:
     total = float(stated) if re.fullmatch(r"[\d.]+", stated) else card.total_gib if card else None
     if model.model is None or total is None:
         return None
-    length, seqs, batch = (int(row[k]) if row[k] else None for k in ("max_model_len", "max_num_seqs", "max_num_batched_tokens"))
+    length, seqs, batch = (whole(row[k]) for k in ("max_model_len", "max_num_seqs", "max_num_batched_tokens"))
     quant = row.get("quant") or None
     return Setup(
         model=model.model,
@@ -90,8 +96,8 @@ def setup_of(row: dict[str, str], knowledge: Knowledge) -> Setup | None:
         total_bytes=round(total * GIB),
         version=row["version"] or None,
         gpu_memory_utilization=number(row["gpu_mem_util"]),
-        tensor_parallel_size=int(row["tp"] or 1),
-        pipeline_parallel_size=int(row["pp"] or 1),
+        tensor_parallel_size=whole(row["tp"]) or 1,
+        pipeline_parallel_size=whole(row["pp"]) or 1,
         dtype=row.get("dtype") or "auto",
         quantization=model.quantization or (quant if quant != "None" else None),
         kv_cache_dtype=row.get("kv_cache_dtype") or "auto",
@@ -99,15 +105,18 @@ def setup_of(row: dict[str, str], knowledge: Knowledge) -> Setup | None:
         max_model_len=length,
         max_num_seqs=seqs,
         max_num_batched_tokens=batch,
+        engine_generation="V0" if row.get("engine") == "V0" else "V1" if row.get("engine") == "V1" else None,
+        offline=row.get("server_or_offline") == "offline",
+        enable_chunked_prefill=True if batch and length and batch < length else {"True": True, "False": False}.get(row.get("chunked") or ""),
     )
 
 
-def starts(knowledge: Knowledge) -> tuple[list[Start], list[dict[str, str]]]:
+def starts(knowledge: Knowledge, rows: Path = STARTS) -> tuple[list[Start], list[dict[str, str]]]:
     """Rows that can be calculated, and those that state too little."""
     from msgspec import structs
 
     found, left = [], []
-    with STARTS.open(encoding="utf-8", newline="") as file:
+    with rows.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             setup = setup_of(row, knowledge)
             tokens = int(row["kv_tokens"]) if row["kv_tokens"] else None

@@ -54,6 +54,11 @@ def version_of(setup: Setup) -> Version:
     return NEWEST if known is None else Version(known.base_version)
 
 
+UNIFIED = ("gb10", "thor", "orin", "jetson")
+"""GPUs that share the host's memory: NVML reports none for them, which vLLM takes for a small card (starts of 0.10.2, 0.13 and 0.27.1 with 2,048
+tokens a step and full graphs up to 256; from 0.33.0 the GB10 is named in vllm/engine/arg_utils.py)."""
+
+
 def large_gpu(setup: Setup, engine: Engine, version: Version) -> bool:
     """Does this version give the card the defaults of large GPUs? By name (0.7.3 to 0.8.4), by size (0.8.5), by size without the A100
     (0.9.0 and later)."""
@@ -62,10 +67,9 @@ def large_gpu(setup: Setup, engine: Engine, version: Version) -> bool:
         return False
     if version < Version("0.8.5"):
         return any(word in name for word in ("h100", "h200"))
-    big = setup.total_bytes >= 70 * GIB
-    if version >= Version("0.9.0") and "a100" in name:
+    if any(word in name for word in UNIFIED) or (version >= Version("0.9.0") and "a100" in name):
         return False
-    return big and not ("gb10" in name and version >= Version("0.33"))
+    return setup.total_bytes >= 70 * GIB
 
 
 def _seqs(setup: Setup, engine: Engine, version: Version, large: bool) -> int:

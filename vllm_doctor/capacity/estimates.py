@@ -21,30 +21,37 @@ from .generations import Generation, uses_v2_runner
 from .setup import GIB, Amount, Setup
 from .weights import FLOAT_BYTES, gated, quantisation
 
-SORTED, MASKED, UNSAMPLED = 38.3, 14.8, 6.2
+SORTED, MASKED, UNSAMPLED, PASSING = 38.3, 14.8, 6.2, 4.3
 """Bytes per logit. Sorting in PyTorch: fp32 logits, sorted copy, int64 indices, probabilities, their sum, masks: 38.3 (13 starts, 37.9 to
 39.2). Top-k/top-p without a sort (FlashInfer, or the Triton kernel from 0.17.0): 14.8 (24 starts of 0.17 to 0.19, 14.3 to 15.2). The
-second model runner profiles the logits alone: 6.2 (3 starts)."""
+second model runner profiles the logits alone: 6.2 (3 starts). From 0.27 what stays allocated after the profile run is not counted as
+peak: 4.3, the fp32 logits (2 starts of the first runner)."""
 
 
 class Constants(Struct, frozen=True):
-    """What is added outside PyTorch, in GiB, from the release `since` on: on one GPU, on one GPU of several with tensor parallelism, and for
-    the kernels of gated delta nets. `n` starts are behind it."""
+    """What is added outside PyTorch, in GiB, from the release `since` on: on one GPU; on one of several with tensor parallelism, as
+    (base, for each GPU), over NVLink and over PCIe; for kernels of gated delta nets on Hopper and newer and on older cards. `n` starts are
+    behind it."""
 
     since: str
     single: float
-    parallel: float
-    linear: float
+    fabric: tuple[float, float]
+    bus: tuple[float, float]
+    linear: tuple[float, float]
     n: int
 
 
 NON_TORCH: tuple[Constants, ...] = (
-    Constants("0.2.7", 0.28, 0.6, 0.3, 2),
-    Constants("0.6.6", 0.09, 0.3, 1.5, 9),
-    Constants("0.11.0", 0.11, 0.55, 1.8, 7),
-    Constants("0.18.0", 0.25, 2.1, 3.7, 50),
-    Constants("0.20.0", 0.22, 0.9, 0.6, 5),
+    Constants("0.2.7", 0.28, (0.6, 0.0), (0.24, 0.0), (0.3, 0.3), 8),
+    Constants("0.6.6", 0.09, (0.7, 0.17), (0.15, 0.02), (0.4, 0.4), 34),
+    Constants("0.11.0", 0.11, (0.55, 0.0), (0.12, 0.0), (0.4, 0.4), 14),
+    Constants("0.18.0", 0.25, (2.0, 0.04), (0.25, 0.0), (3.7, 0.2), 54),
+    Constants("0.20.0", 0.22, (0.6, 0.0), (0.5, 0.0), (0.6, 0.3), 20),
 )
+"""NCCL came into the budget with its buffers for every peer until 0.10.2; from 0.18 to 0.19 the workspace of FlashInfer's all-reduce did, on
+cards with NVLink."""
+ROCM_SINGLE, ROCM_EACH = 0.55, 0.65
+"""AMD, in GiB: one GPU (0.46 to 0.73 in 6 starts), and for each of several (RCCL: 5.1 and 5.5 on eight MI300X)."""
 
 
 def forward_bytes(setup: Setup, limits: Limits) -> float:
@@ -59,7 +66,7 @@ def forward_bytes(setup: Setup, limits: Limits) -> float:
     if model.num_experts:
         result += expert_bytes(setup, limits)
     if model.linear_type in ("gdn", "kda"):
-        result += linear_bytes(setup, limits)
+        result = max(result, linear_bytes(setup, limits))  # a layer mixes tokens before its MLP begins
     if model.architecture.startswith("Gemma") and limits.engine == "V0":
         result += tokens * hidden * 8  # its norms compute in fp32, and V0 compiles nothing
     if quantisation(setup)[0] == "bitsandbytes":
@@ -91,12 +98,15 @@ def logit_bytes(setup: Setup, limits: Limits, generation: Generation) -> tuple[f
     """Bytes per logit in the sampler's peak: expected, lowest, highest. 0 where the profile runs no sampler."""
     version = version_of(setup)
     if limits.engine == "V0":
-        # V0's chunked dummy prompts are all partial, so nothing is sampled (starts of 0.7: 0.19 and 0.22 GiB)
-        return (UNSAMPLED, 0.0, SORTED) if limits.chunked else (SORTED, SORTED, SORTED)
+        # with chunks V0 0.7 sampled nothing (0.19 and 0.22 GiB, 2 starts); 0.6.4 and 0.8 did (1.17 to 1.45 GiB, 4 starts)
+        silent = limits.chunked and Version("0.7.0") <= version < Version("0.8.0")
+        return (UNSAMPLED, 0.0, SORTED) if silent else (SORTED, SORTED, SORTED)
     if version < Version("0.8.0"):
         return UNSAMPLED, UNSAMPLED, UNSAMPLED
     if uses_v2_runner(setup):
         return UNSAMPLED, UNSAMPLED, MASKED
+    if generation.driver_measured:
+        return PASSING, PASSING, MASKED
     if version >= Version("0.17.0"):
         return MASKED, MASKED, MASKED
     if Version("0.10.0") <= version < Version("0.10.2"):
@@ -111,8 +121,6 @@ def activation(setup: Setup, limits: Limits, generation: Generation) -> Amount:
     rows = limits.max_num_seqs
     if limits.engine == "V0" and model.kind == "vlm":
         rows = min(rows, max(limits.max_num_batched_tokens // 1024, 1))  # V0 profiles as many requests as whole images fit
-    if setup.pipeline_parallel_size > 1:
-        rows = 0  # the first stage samples nothing, and the smallest pool decides; it is no smaller on the last stage in starts seen
     logits = float(rows * (model.vocab_size or 0))
     kept = limits.max_num_batched_tokens * (model.hidden_size or 0) * size
     if model.num_experts and version_of(setup) >= Version("0.17.0"):
@@ -122,13 +130,22 @@ def activation(setup: Setup, limits: Limits, generation: Generation) -> Amount:
         forward += limits.max_num_seqs * v0_request_bytes(setup)
     forward = max(forward, encoder_bytes(setup, limits))
     c, low, high = logit_bytes(setup, limits, generation)
-    peak = max(forward, logits * c + kept)
+    peak = max(forward, logits * c + kept, first_start_bytes(setup, generation))
     reserved = 1.1 if generation.reserved_peak else 1.0
     wide = 1.25 if model.kind in ("dense", "moe", "mla", "embedding") else 1.8
     return Amount(
         round(peak * reserved), "model",
-        low=round(0.88 * max(0.85 * forward, logits * low + kept)), high=round(wide * reserved * max(forward, logits * high + kept)),
+        low=round(0.88 * max(0.85 * forward, logits * low + kept)), high=round(wide * reserved * max(peak, logits * high + kept)),
     )  # fmt: skip
+
+
+def first_start_bytes(setup: Setup, generation: Generation) -> float:
+    """What a start whose torch.compile cache is empty, as in a fresh container, holds for a moment where the peak counts from the process'
+    beginning: a copy of the embedding (7 starts of 0.27.1 to 0.30, within 0.03 GiB). With a warm cache, and without compilation, the forward
+    pass and the sampler alone make the peak (4 starts)."""
+    if not generation.driver_measured or setup.enforce_eager or not uses_v2_runner(setup):
+        return 0.0
+    return (setup.model.vocab_size or 0) * (setup.model.hidden_size or 0) * 2.0 / setup.tensor_parallel_size
 
 
 def encoder_bytes(setup: Setup, limits: Limits) -> float:
@@ -156,20 +173,36 @@ def v0_request_bytes(setup: Setup) -> float:
 
 def non_torch(setup: Setup, generation: Generation) -> Amount:
     """NCCL, workspaces of cuBLAS and of kernels, and what else the driver holds and PyTorch does not, as far as the budget is charged."""
-    version = version_of(setup)
-    row = next(c for c in reversed(NON_TORCH) if Version(c.since) <= version or c is NON_TORCH[0])
-    value = row.parallel if setup.tensor_parallel_size > 1 else row.single
-    if setup.pipeline_parallel_size > 1 and setup.tensor_parallel_size == 1:
+    row = next(c for c in reversed(NON_TORCH) if Version(c.since) <= version_of(setup) or c is NON_TORCH[0])
+    ways = setup.tensor_parallel_size
+    if setup.device == "rocm":
+        value = ROCM_EACH * ways if ways > 1 else ROCM_SINGLE
+    elif ways > 1:
+        base, each = row.fabric if has_nvlink(setup) else row.bus
+        value = base + each * ways
+    elif setup.pipeline_parallel_size > 1:
         value = 0.07
-    if setup.total_bytes < 60 * GIB and setup.tensor_parallel_size == 1:
-        value *= 0.6  # fewer multiprocessors, smaller workspaces
-    if setup.total_bytes < 30 * GIB and setup.tensor_parallel_size > 1:
-        value *= 0.4  # PCIe without peer buffers: 0.09 to 0.25 GiB in 4 starts on cards of 15 to 24 GiB
+    else:
+        value = row.single * (0.6 if setup.total_bytes < 60 * GIB else 1.0)  # fewer multiprocessors, smaller workspaces
     if setup.model.linear_type == "gdn":
-        value += row.linear
+        value += row.linear[0 if capability(setup).startswith(("9.", "10.", "12.")) else 1]
+    low = 0.5 * value
+    if capability(setup).startswith("12.") and setup.device == "cuda":
+        value += first_start_bytes(setup, generation) / GIB  # on these cards that copy stays with the allocator (3 starts)
     if generation.charges_outside:
         value += context(setup).bytes / GIB
-    return Amount(round(value * GIB), "rule-of-thumb", low=round(0.5 * value * GIB), high=round((2.0 * value + 0.1) * GIB))
+        low = 0.5 * value
+    return Amount(round(value * GIB), "rule-of-thumb", low=round(low * GIB), high=round((2.0 * value + 0.1) * GIB))
+
+
+def capability(setup: Setup) -> str:
+    return setup.gpu.compute_capability if setup.gpu else ""
+
+
+def has_nvlink(setup: Setup) -> bool:
+    """Are the GPUs joined by NVLink? Where the card is not known, the large ones."""
+    joined = setup.gpu.interconnect.startswith("NVLink") and not capability(setup).startswith("7.") if setup.gpu else True
+    return joined and setup.total_bytes >= (30 if setup.gpu else 60) * GIB
 
 
 def context(setup: Setup) -> Amount:
@@ -182,15 +215,24 @@ def context(setup: Setup) -> Amount:
     return Amount(value, "rule-of-thumb", low=value // 2, high=2 * value)
 
 
+SPARSE_MLA = ("GlmMoeDsa", "DeepseekV32", "DeepseekV4")
+"""Architectures whose attention keeps an index of tokens."""
+
+
 def graphs(setup: Setup, limits: Limits) -> Amount:
-    """CUDA graphs: about 12 MiB per layer and 0.2 GiB, less with fewer capture sizes (n = 12 starts, 0.07 to 2 GiB)."""
+    """CUDA graphs: about 12 MiB per layer and 0.2 GiB, less with fewer capture sizes (n = 12 starts, 0.07 to 2 GiB). vLLM's own estimate,
+    which the budget is charged from 0.20, is larger for gated delta nets (21 MiB per layer, 8 starts) and four times that of other models for
+    attention with an index (3 starts); it extrapolates from two graphs (vLLM issue 45178)."""
     if setup.enforce_eager or setup.device == "cpu":
         return Amount(0, "model")
+    model = setup.model
     largest = min(2 * limits.max_num_seqs, 512)
     sizes = len(setup.cudagraph_capture_sizes or ()) or 3 + largest // (8 if largest <= 256 else 10)
     share = 0.4 + 0.6 * min(sizes / 51, 1.0)
-    layers = (setup.model.num_hidden_layers or 32) / setup.pipeline_parallel_size
-    value = (0.2 + 0.012 * layers) * share * (0.6 if uses_v2_runner(setup) else 1.0)
+    layers = (model.num_hidden_layers or 32) / setup.pipeline_parallel_size
+    value = (0.2 + (0.021 if model.linear_type == "gdn" else 0.012) * layers) * share * (0.6 if uses_v2_runner(setup) else 1.0)
+    if model.architecture.startswith(SPARSE_MLA):
+        value *= 4.2
     if setup.speculative_tokens:
         value *= 2
     return Amount(round(value * GIB), "rule-of-thumb", low=round(0.4 * value * GIB), high=round(2.5 * value * GIB))

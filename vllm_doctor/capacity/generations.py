@@ -45,16 +45,16 @@ class Generation(Struct, frozen=True):
 GENERATIONS: tuple[Generation, ...] = (
     Generation("V0-a", "V0", "0.2.7", "0.3.2", "vllm/worker/worker.py, 0.2.7", charges_outside=True, reserved_peak=True),
     Generation("V0-b", "V0", "0.3.3", "0.6.3", "vllm/worker/worker.py, 0.3.3 to 0.6.3", reserved_peak=True),
-    Generation("V0-b′", "V0", "0.6.4", "0.6.5", "vllm/worker/worker.py, 0.6.4 (0.6.5 not read)", charges_outside=True),
-    Generation("V0-c", "V0", "0.6.6", "0.10.2", "vllm/worker/worker.py, 0.6.6 to 0.10.2"),
+    Generation("V0-b′", "V0", "0.6.4", "0.6.4", "vllm/worker/worker.py, 0.6.4", charges_outside=True),
+    Generation("V0-c", "V0", "0.6.5", "0.10.2", "vllm/worker/worker.py, 0.6.6 to 0.10.2; 0.6.5: what a start printed (pull request 10511)"),
     Generation("V1-0", "V1", "0.6.4", "0.6.5", "vllm/v1/worker/gpu_worker.py, 0.6.4: as V0-b", reserved_peak=True),
     Generation("V1-a", "V1", "0.6.6", "0.9.0.1", "vllm/v1/worker/gpu_worker.py, 0.6.6 to 0.9.0.1", charges_outside=True),
     Generation("V1-b", "V1", "0.9.1", "0.10.2", "vllm/v1/worker/gpu_worker.py, 0.9.1 to 0.10.2"),
     Generation("V1-b", "V1", "0.11.0", "0.17.1", "vllm/v1/worker/gpu_worker.py, 0.11.0 to 0.17.1", nccl_in_budget=False),
     Generation("V1-c", "V1", "0.18.0", "0.19.1", "vllm/v1/worker/gpu_worker.py, 0.18.1 and 0.19.1", nccl_in_budget=False),
-    Generation("V1-d", "V1", "0.20.0", "0.27", "vllm/v1/worker/gpu_worker.py, 0.20.0 to 0.26", nccl_in_budget=False, graphs_in_budget=True),
+    Generation("V1-d", "V1", "0.20.0", "0.26", "vllm/v1/worker/gpu_worker.py, 0.20.0 to 0.26", nccl_in_budget=False, graphs_in_budget=True),
     Generation(
-        "V1-e", "V1", "0.28.0", "0.33.0", "vllm/v1/worker/gpu_worker.py, 0.28 to 0.33 (0.27 not read)",
+        "V1-e", "V1", "0.27.0", "0.33.0", "vllm/v1/worker/gpu_worker.py, 0.28 to 0.33; what starts of 0.27.1 print",
         nccl_in_budget=False, graphs_in_budget=True, driver_measured=True,
     ),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from ..model.report import Basis
 from ..ruleset.schema import Knowledge, Model
 from .defaults import limits_of
 from .generations import generation_of
-from .observed import Lengths, least, lengths, option, positive, ratio, setup_of, total_bytes
+from .observed import Lengths, least, lengths, option, positive, ratio, setup_of, total_bytes, without_graphs
 from .setup import Budget, Setup
 from .size import requests_that_fit, size, whole_requests
 
@@ -197,6 +197,11 @@ def _account(run: Run, case: Case, process: str | None, setup: Setup | None) -> 
     consumed = fact("memory.consumed")
     if consumed is not None and "weights" in entries and "non_torch" not in entries:
         entries["non_torch"] = Entry(consumed[0] - entries["weights"].bytes, "derived", (consumed[1], *entries["weights"].refs))
+    if consumed is not None and estimated is not None and "activation" in entries:
+        own = [entries[n].bytes if n in entries else None for n in ("budget", "kv")]
+        peak = without_graphs(entries["activation"].bytes, own[0], consumed[0], own[1], estimated[0])
+        if peak != entries["activation"].bytes:
+            entries["activation"] = Entry(peak, "derived", (*entries["activation"].refs, estimated[1]))
     free = fact("memory.free_at_start")
     if free is not None and "total" in entries:
         entries["outside"] = Entry(max(0, entries["total"].bytes - free[0]), "derived", (free[1],))

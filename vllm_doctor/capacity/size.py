@@ -11,6 +11,9 @@ from .kv import Pool, blocks_for, pool_of, printed, token_bytes
 from .setup import GIB, PARTS, Amount, Budget, Part, Setup
 from .weights import weight_bytes
 
+V2_COUNTS_GRAPHS = (0, 31)
+"""The second model runner subtracts no estimate in 0.26 to 0.30 (7 starts whose parts sum up without one); one start of 0.31 has it."""
+
 
 def size(setup: Setup) -> Budget:
     """The budget of one GPU of the set-up (of the fullest pipeline stage). Never raises: what cannot fit shows as `starts` False, with KV
@@ -100,7 +103,7 @@ def graphs_counted(setup: Setup, generation: Generation) -> bool:
         return False
     if setup.device == "rocm" and version_of(setup).release < (0, 26):
         return False
-    return generation.driver_measured or not uses_v2_runner(setup)
+    return version_of(setup).release >= V2_COUNTS_GRAPHS or not uses_v2_runner(setup)
 
 
 def _blocks(kv: int, setup: Setup, pool: Pool) -> int:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 import re
 
-from msgspec import Struct
+from msgspec import Struct, structs
+from packaging.version import Version
 
 from ..ruleset.schema import Model
+from .generations import release_of
 from .setup import Setup
 
 FLOAT_BYTES = {"float32": 4.0, "float": 4.0}
@@ -21,16 +23,20 @@ QUANT_BITS: dict[str, float] = {
     "gptq-int8": 8.156, "w8a16": 8.156, "int8": 8.0, "w8a8": 8.0, "experts_int8": 8.0, "8bit": 8.156, "bitsandbytes-8bit": 8.0,
     "fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0, "deepspeedfp": 8.0,
     "bitsandbytes": 4.5, "bnb": 4.5,
-    "mxfp4": 4.25, "nvfp4": 4.5, "modelopt_fp4": 4.5, "fp4": 4.5,
+    "mxfp4": 4.25, "nvfp4": 4.5, "modelopt_fp4": 4.5, "fp4": 4.5, "fp4-experts": 4.25,
     "gguf": 4.85, "q2_k": 2.96, "q3_k_m": 3.91, "q4_0": 4.55, "q4_k_s": 4.58, "q4_k_m": 4.85, "q5_k_m": 5.69, "q6_k": 6.57, "q8_0": 8.5,
-    "iq4_xs": 4.25,
+    "iq1_s": 1.56, "iq1_m": 1.75, "iq2_xxs": 2.06, "iq2_xs": 2.31, "iq2_s": 2.5, "iq2_m": 2.7, "iq3_xxs": 3.06, "iq3_xs": 3.3, "iq3_s": 3.44, "iq3_m": 3.66,
+    "iq4_xs": 4.25, "iq4_nl": 4.5, "q2_k_s": 2.8, "q3_k_s": 3.5, "q3_k_l": 4.27, "q4_1": 5.0, "q5_0": 5.5, "q5_1": 6.0, "q5_k_s": 5.54,
     "exl2": 4.5, "squeezellm": 4.2, "aqlm": 2.3, "marlin": 4.156, "hqq": 4.25, "quark": 8.0, "ptpc_fp8": 8.0,
 }  # fmt: skip
 """Bits per quantised weight, scales and zero points included: groups of 128 cost 20/128 bit, NF4 blocks of 64 one fp32 scale, mxfp4
 blocks of 32 and nvfp4 blocks of 16 one byte. GGUF: llama.cpp's own averages over whole models."""
 
 EXPERTS_ONLY = {"mxfp4", "experts_int8"}
-EVERYTHING = {"gguf", "q2_k", "q3_k_m", "q4_0", "q4_k_s", "q4_k_m", "q5_k_m", "q6_k", "q8_0", "iq4_xs"}
+"""Methods that leave everything but the routed experts at 16 bits."""
+GATED_ATTENTION = ("Qwen3Next", "Qwen3_5")
+"""Architectures whose query projection is twice as wide: its second half gates the output."""
+EVERYTHING = {"gguf", *(name for name in QUANT_BITS if re.fullmatch(r"i?q\d_\w+", name))}
 
 UNGATED = (
     "OPT",
@@ -58,6 +64,7 @@ class Parameters(Struct, frozen=True):
     embedding: float = 0.0
     head: float = 0.0
     attention: float = 0.0
+    linear: float = 0.0
     mlp: float = 0.0
     experts: float = 0.0
     replicated: float = 0.0
@@ -65,7 +72,7 @@ class Parameters(Struct, frozen=True):
 
     @property
     def total(self) -> float:
-        return self.embedding + self.head + self.attention + self.mlp + self.experts + self.replicated + self.vision
+        return self.embedding + self.head + self.attention + self.linear + self.mlp + self.experts + self.replicated + self.vision
 
 
 def gated(model: Model) -> bool:
@@ -81,6 +88,7 @@ def parameters(model: Model) -> Parameters:
     kv = model.num_key_value_heads or heads
     embedding = float((model.vocab_size or 0) * h)
     head = 0.0 if model.tie_word_embeddings or model.kind == "embedding" else embedding
+    embedding += float((model.vocab_size or 0) * layers * (model.hidden_size_per_layer_input or 0))
     attention_layers = layers - (model.linear_layers or 0)
     replicated = 0.0
     if model.kv_lora_rank:
@@ -90,27 +98,49 @@ def parameters(model: Model) -> Parameters:
         each = query + model.kv_lora_rank * heads * ((model.qk_nope_head_dim or head_dim) + v_dim) + heads * v_dim * h
         replicated = float(down * attention_layers)
     else:
-        each = h * heads * head_dim + h * kv * (head_dim + v_dim) + heads * v_dim * h
+        queries = 2 if model.architecture.startswith(GATED_ATTENTION) else 1
+        each = queries * h * heads * head_dim + h * kv * (head_dim + v_dim) + heads * v_dim * h
     attention = float(each * attention_layers)
-    attention += float((model.linear_layers or 0) * 4 * h * h)
+    linear = float((model.linear_layers or 0) * linear_layer_parameters(model))
     matrices = 3 if gated(model) else 2
     experts_each = model.num_experts or 0
-    dense_layers = layers if not experts_each else (model.first_dense_layers or 0)
+    dense_layers = layers if not experts_each or model.architecture.startswith("Gemma4") else (model.first_dense_layers or 0)
     mlp = float(matrices * h * (model.intermediate_size or 0) * dense_layers)
-    expert_layers = layers - dense_layers if experts_each else 0
+    expert_layers = layers - (model.first_dense_layers or 0) if experts_each else 0  # Gemma 4 has both in every layer
     size = model.moe_intermediate_size or model.intermediate_size or 0
     experts = float(expert_layers * experts_each * matrices * h * size)
     shared = (model.shared_experts or 0) * (model.shared_expert_intermediate_size or size)
     mlp += float(expert_layers * matrices * h * shared)
     vision = (model.vision_params_m or 0.0) * 1e6
-    found = Parameters(embedding, head, attention, mlp, experts, replicated, vision)
+    found = Parameters(embedding, head, attention, linear, mlp, experts, replicated, vision)
     total = (model.total_params_b or 0.0) * 1e9
     if not total:
         return found
     missing = total - found.total
-    if experts and experts + missing > 0.5 * experts:
-        return Parameters(embedding, head, attention, mlp, experts + missing, replicated, vision)
-    return Parameters(embedding, head, max(attention + missing, 0.0), mlp, experts, replicated, vision)
+    if experts and experts + missing > 0.3 * experts:  # Nemotron 3 has experts in 23 of 52 layers
+        return structs.replace(found, experts=experts + missing)
+    short = min(attention + missing, 0.0)  # below zero where not every layer has an MLP (Nemotron-H)
+    return structs.replace(found, attention=max(attention + missing, 0.0), mlp=mlp + short)
+
+
+def linear_layer_parameters(model: Model) -> int:
+    """Parameters of one linear-attention or state-space layer's mixer, from the widths in `linear_state`; four square matrices where they are
+    not known."""
+    h = model.hidden_size or 0
+    width = {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", model.linear_state)}
+    if {"nk", "nv", "dk", "dv"} <= width.keys():  # gated delta net: q, k, v and gate; beta and decay; output
+        keys, values = width["nk"] * width["dk"], width["nv"] * width["dv"]
+        return h * (2 * keys + 2 * values + 2 * width["nv"]) + values * h
+    if model.linear_type == "kda" and {"nh", "hd"} <= width.keys():  # q, k, v and output; two low-rank gates
+        inner = width["nh"] * width["hd"]
+        return 4 * h * inner + 2 * width["hd"] * (h + inner) + h * width["nh"]
+    if {"nh", "hd", "g", "n"} <= width.keys():  # Mamba 2
+        inner = width["nh"] * width["hd"]
+        return h * (2 * inner + 2 * width["g"] * width["n"] + width["nh"]) + inner * h
+    if {"expand", "dt", "n"} <= width.keys():  # Mamba 1
+        inner = width["expand"] * h
+        return 3 * h * inner + inner * (2 * width["dt"] + 2 * width["n"])
+    return 4 * h * h
 
 
 def quant_of(name: str | None) -> tuple[str, float] | None:
@@ -120,7 +150,7 @@ def quant_of(name: str | None) -> tuple[str, float] | None:
     text = name.strip().lower().replace(" ", "-")
     if text in ("none", "auto", "null", "bf16", "bfloat16", "fp16", "float16", "torch_dtype"):
         return None
-    llama_cpp = re.search(r"(?<![a-z0-9])(i?q[2-8]_(?:0|k_[sm]|k|xs))(?![a-z0-9])", text)
+    llama_cpp = re.search(r"(?<![a-z0-9])(i?q[1-8]_(?:[01]|k_[sml]|k|x{0,2}s|m|nl))(?![a-z0-9])", text)
     if llama_cpp and llama_cpp[1] in QUANT_BITS:
         return llama_cpp[1], QUANT_BITS[llama_cpp[1]]
     for pattern, key in _WRITTEN:
@@ -130,7 +160,9 @@ def quant_of(name: str | None) -> tuple[str, float] | None:
 
 
 _WRITTEN: tuple[tuple[str, str], ...] = (
-    (r"nvfp4|modelopt_fp4", "nvfp4"),
+    (r"fp4-experts|deepseek_v4_fp8|fp4\+fp8", "fp4-experts"),
+    (r"modelopt.*fp4", "modelopt_fp4"),
+    (r"nvfp4", "nvfp4"),
     (r"mxfp4", "mxfp4"),
     (r"w8a8.*fp8|fp8|float-?8|f8e4m3", "fp8"),
     (r"w8a8|smoothquant|int8-?w8|quantized\.w8a8", "w8a8"),
@@ -155,8 +187,14 @@ def weight_bytes(setup: Setup) -> int:
     linear = bits / 8 if method else full
     experts = linear
     rest = full
-    if method in EXPERTS_ONLY:
+    if counts.experts and (method in EXPERTS_ONLY or (method == "modelopt_fp4" and not model.architecture.startswith("Nemotron"))):
         linear = full
+    elif method == "nvfp4" and counts.experts and model.kv_lora_rank:
+        linear = full  # NVIDIA's recipe for models with latent attention, whoever publishes them (one start: 106.69 GiB of GLM-5.2 on each of four)
+    elif method == "fp4-experts":
+        linear = 1.0  # DeepSeek V4: experts in FP4, all else in FP8
+    # FP4 recipes leave the delta nets of models with experts alone (21.86 GiB of Qwen3.6-35B-A3B, two publishers), those of dense ones not
+    states = full if "fp4" in method and counts.experts else linear
     if method in EVERYTHING:
         rest = linear
     tp, pp = setup.tensor_parallel_size, setup.pipeline_parallel_size
@@ -164,7 +202,8 @@ def weight_bytes(setup: Setup) -> int:
     head_bytes, embedding_bytes = counts.head * rest / tp, counts.embedding * rest / tp
     if pp > 1 and not counts.head:
         head_bytes = embedding_bytes  # a tied head lies on the last stage as well
-    layers = counts.attention * linear / tp + counts.mlp * linear / tp + counts.experts * experts / expert_ways + counts.replicated * linear
+    layers = (counts.attention + counts.mlp) * linear / tp + counts.linear * states / tp + counts.experts * experts / expert_ways
+    layers += counts.replicated * linear + absorbed_bytes(setup, linear)
     layers += _replicated_kv(model, tp) * linear
     stage = layers / pp if pp == 1 else layers * math.ceil((model.num_hidden_layers or pp) / pp) / (model.num_hidden_layers or pp)
     ends = head_bytes + embedding_bytes if pp == 1 else max(head_bytes, embedding_bytes)
@@ -174,6 +213,21 @@ def weight_bytes(setup: Setup) -> int:
     if model.loaded_gib and setup.quant_bits is None and (quant_of(setup.quantization) or (method, bits)) == (method, bits):
         total = model.loaded_gib * 2**30 / tp / pp
     return max(0, round(total) - setup.cpu_offload_bytes)
+
+
+def absorbed_bytes(setup: Setup, linear: float) -> float:
+    """What decoding with latent attention keeps besides the checkpoint's matrices, on one GPU: the products W_Q·W_UK and W_UV·W_O in 0.7.1
+    to 0.7.3 (vllm/attention/backends/mla/utils.py), 16-bit copies of W_UK and W_UV since (pull request 14770). `linear` is bytes per weight."""
+    model, version = setup.model, release_of(setup.version)
+    if not model.kv_lora_rank or (version is not None and version < Version("0.7.1")):
+        return 0.0
+    heads = (model.num_attention_heads or 0) / setup.tensor_parallel_size
+    layers = (model.num_hidden_layers or 0) - (model.linear_layers or 0)
+    nope, value, latent, hidden = model.qk_nope_head_dim or 0, model.v_head_dim or model.head_dim or 0, model.kv_lora_rank, model.hidden_size or 0
+    if version is not None and version < Version("0.8.0"):
+        products = latent * ((model.q_lora_rank or hidden) + hidden) * linear
+        return layers * heads * (products + (model.q_lora_rank or hidden) * (model.qk_rope_head_dim or 0) * 2.0)
+    return layers * heads * latent * (nope + value) * 2.0
 
 
 def quantisation(setup: Setup) -> tuple[str, float]:

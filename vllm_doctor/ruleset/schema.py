@@ -241,6 +241,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     head_dim: int | None = None
     v_head_dim: int | None = None
     vocab_size: int | None = None
+    hidden_size_per_layer_input: int | None = None
     tie_word_embeddings: bool | None = None
     max_position_embeddings: int | None = None
     sliding_window: int | None = None

@@ -14,8 +14,10 @@ from vllm_doctor.model.catalogue import SIGNALS
 from vllm_doctor.model.quantities import QUANTITIES
 from vllm_doctor.model.report import Effect
 from vllm_doctor.remedies.figures import Figures
+from vllm_doctor.remedies.levers import LEVERS
 from vllm_doctor.remedies.moves import Move
-from vllm_doctor.remedies.simulate import LEVERS, effects, quantities, simulate
+from vllm_doctor.remedies.servers import OPTIONS
+from vllm_doctor.remedies.simulate import effects, quantities, simulate
 
 sizes = st.floats(1.0, 2**40) | st.none()
 counts = st.integers(1, 2000).map(float) | st.none()
@@ -84,7 +86,7 @@ def test_quantities_have_units_of_the_catalogue_and_both_languages() -> None:
 
 def test_every_lever_is_an_option_or_one_that_a_remedy_names() -> None:
     named = {r.lever for r in RULES.remedies if r.lever}
-    assert {name for name in LEVERS if name not in FLAGS} == named
+    assert {name for name in (*LEVERS, *OPTIONS) if name not in FLAGS} == named
 
 
 def told(moves: list[Move], facts: dict[str, object] | None = None, **more: object) -> dict[str, Effect]:

@@ -16,10 +16,10 @@ from ..ruleset.conditions import comparisons, parse, signals_in
 from ..ruleset.schema import Cause, Flag, NotRemedyRule, Remedy, RuleSet
 from ..signals.evaluate import Evaluator
 from .conditions import CONDITIONS
-from .moves import Move
+from .moves import Move, Solved
 from .options import accepts, clashes, in_force, present, same, switched_on, usable
 from .simulate import simulate
-from .solvers import SOLVERS, Solved
+from .solvers import SOLVERS
 
 
 def advise(case: Case, finding: Judgement, rules: RuleSet, evaluator: Evaluator) -> list[Advice]:

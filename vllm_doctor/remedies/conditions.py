@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ..capacity.defaults import LONG_CONTEXT
 from ..capacity.names import find_gpu
-from ..capacity.observed import option, setup_of, whole
+from ..capacity.observed import option, positive, setup_of, truth, whole
 from ..capacity.size import size
 from ..model.case import Case, Known, Run
 from ..model.figures import figure
@@ -18,7 +18,7 @@ from ..ruleset.load import load_knowledge
 from ..ruleset.schema import Model
 from ..signals.evaluate import Evaluator
 from ..versions import generation, parse, satisfies
-from .figures import graphs_counted
+from .figures import graphs_counted, look
 from .options import switched_on
 
 Condition = Callable[[Case, Run, Judgement, Evaluator], bool | None]
@@ -85,6 +85,16 @@ def chunked(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> b
     return None if generation(run) != "V1" else str(option(run, "enable-chunked-prefill")).lower() != "false"
 
 
+def not_v0(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Is the engine V1, or not known?"""
+    return generation(run) != "V0"
+
+
+def not_v1(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Is the engine V0, or not known?"""
+    return generation(run) != "V1"
+
+
 def graphs_in_budget(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
     """Do CUDA graphs take from the KV pool? From 0.20.0, unless they are off."""
     if switched_on(run.flags().get("enforce-eager")) or (run.text("device.type") or "cuda") == "cpu":
@@ -125,6 +135,62 @@ def spare_gpus(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -
     return len(case.gpus) >= 2 * used
 
 
+def several_gpus(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Do the ranks of this server talk to each other over links between GPUs?"""
+    ranks = [positive(option(run, name)) for name in ("tensor-parallel-size", "pipeline-parallel-size")]
+    if any(r is not None and r > 1 for r in ranks):
+        return True
+    return False if ranks[0] == 1 or run.has_banner else None
+
+
+def experts_in_replicas(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Does every data-parallel replica hold all experts of a mixture-of-experts model?"""
+    servers = look(case, run, finding, evaluator).servers
+    if not servers:
+        return None
+    setups = [s.setup for s in servers]
+    return all(s.model.num_experts and s.data_parallel_size > 1 and not s.enable_expert_parallel for s in setups)
+
+
+def adapters_on(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Does the server take LoRA adapters?"""
+    return truth(option(run, "enable-lora")) is True
+
+
+def takes_media(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Has the model an encoder for images or video? None where the model is not known."""
+    servers = look(case, run, finding, evaluator).servers
+    return all(s.setup.model.vision_params_m for s in servers) if servers else None
+
+
+def prefix_caching_off(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Is prefix caching off? Told, or by V0's default."""
+    stated = truth(option(run, "enable-prefix-caching"))
+    if stated is not None:
+        return not stated
+    return True if generation(run) == "V0" and (run.has_banner or run.launch) else None
+
+
+def server_known(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Does the memory model know the model's shape and the card?"""
+    return bool(look(case, run, finding, evaluator).servers)
+
+
+def server_unknown(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Is the model's shape or the card not known?"""
+    return not look(case, run, finding, evaluator).servers
+
+
+def rpc_timed_out(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Did V0's API server get no answer from its engine in time?"""
+    return any("didn't reply within" in e.ref.text for e in run.events_of("engine.timeout"))
+
+
+def iteration_timed_out(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Did a step of V0's asynchronous engine take longer than its limit?"""
+    return any("Engine iteration timed out" in e.ref.text for e in run.events_of("engine.timeout"))
+
+
 def latency_face(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
     """Is the finding about long steps, not about memory?"""
     return finding.variant != "oom"
@@ -142,10 +208,21 @@ CONDITIONS: dict[str, Condition] = {
     "shorter_length_helps": shorter_length_helps,
     "unchunked": unchunked,
     "chunked": chunked,
+    "not_v0": not_v0,
+    "not_v1": not_v1,
     "graphs_in_budget": graphs_in_budget,
     "graphs_outside_budget": graphs_outside_budget,
     "spare_gpus": spare_gpus,
     "weights_exceed_free": weights_exceed_free,
+    "several_gpus": several_gpus,
+    "experts_in_replicas": experts_in_replicas,
+    "adapters_on": adapters_on,
+    "takes_media": takes_media,
+    "prefix_caching_off": prefix_caching_off,
+    "server_known": server_known,
+    "server_unknown": server_unknown,
+    "rpc_timed_out": rpc_timed_out,
+    "iteration_timed_out": iteration_timed_out,
     "latency_face": latency_face,
     "memory_ran_out": memory_ran_out,
 }

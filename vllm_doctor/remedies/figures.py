@@ -31,8 +31,9 @@ class Figures(Struct, frozen=True):
     waited. `least_running` ran while others waited. `itl_p99` and `step` are seconds; `chunk` is what one prompt may take of a step.
     `fixed_pool`: the number of blocks was forced, `pool_by_budget` the tokens that there would have been otherwise. `kv_rest` is what was left
     for the pool, zero and below where the start failed for it; `no_pool` says that it failed, however much was left. `graphs_charged` is what
-    the budget was charged for graphs; `headroom` what nothing claims. `model_len` is the longest length that the model allows. `servers` is
-    what the memory model takes this server for: more than one where the version is not known, none where the shape or the card is not."""
+    the budget was charged for graphs; `headroom` what nothing claims. `cpu_space` is the pool of the CPU backend in GiB, `model_len` the longest
+    length that the model allows. `servers` is what the memory model takes this server for: more than one where the version is not known, none
+    where the shape or the card is not."""
 
     engine: str | None = None
     device: str = "cuda"
@@ -62,6 +63,7 @@ class Figures(Struct, frozen=True):
     pool_by_budget: float | None = None
     reserve: float | None = 0.0
     host: float | None = None
+    cpu_space: float | None = None
     chunks: float = 100.0
     chunk: float | None = None
     longest_prompt: float | None = None
@@ -126,6 +128,9 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
     each, pool = found.kv_bytes_per_token if found else None, part("kv")
     if pool is None and each and tokens:
         pool = int(each * tokens)
+    refusal = _refusal(run)
+    if refusal is not None:
+        each, pool, tokens = each or refusal[0], refusal[1] if pool is None else pool, tokens or refusal[2]
     rest = pool
     graphs, counted = part("graphs"), graphs_counted(run)
     estimated = run.fact("memory.graphs_estimated")
@@ -148,7 +153,7 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
         non_torch=None if lumped else part("non_torch"),
         headroom=part("headroom") if part("outside") is not None or (graphs is not None and not counted) else None,
         kv_bytes=pool if pool is not None and pool > 0 else None,
-        kv_rest=_first_of(None if rest is None else float(rest), _stated(run, "startup.kv_below_max_len.available")),
+        kv_rest=None if rest is None else float(rest),
         no_pool=bool(run.events_of("startup.no_kv_memory")),
         kv_tokens=tokens,
         bytes_per_token=each,
@@ -177,12 +182,38 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
         oom_free=oom.get("free"),
         reserved=value("oom.reserved"),
         cut_streams=value("shutdown.cut_streams"),
+        cpu_space=_cpu_space(run),
         servers=servers_of(run, case, load_knowledge(), shape if isinstance(shape, Model) else None),
     )
 
 
 def _first_of(*values: float | None) -> float | None:
     return next((v for v in values if v is not None), None)
+
+
+def _refusal(run: Run) -> tuple[float, int, int] | None:
+    """(bytes per token, bytes of the pool, tokens in it) by the refusal to start with a length that does not fit: what one request of it needs,
+    what there is, and the longest that vLLM reckons with."""
+    for event in run.events_of("startup.kv_below_max_len"):
+        need, have, length, longest = (
+            figure(event.values.get(f"startup.kv_below_max_len.{n}")) for n in ("needed", "available", "max_model_len", "estimated_length")
+        )
+        if need and have and length and need > 0 and have > 0 and length > 0:
+            return need / length, int(have), int(longest or have * length / need)
+    return None
+
+
+V0_CPU_SPACE = 4.0
+"""GiB that V0 takes where VLLM_CPU_KVCACHE_SPACE is not set (vllm/platforms/cpu.py, 0.8.5)."""
+
+
+def _cpu_space(run: Run) -> float | None:
+    if run.text("device.type") != "cpu":
+        return None
+    given = run.launch.environment.get("VLLM_CPU_KVCACHE_SPACE") if run.launch else None
+    if given:
+        return float(given) if given.isdigit() and int(given) else None
+    return V0_CPU_SPACE if generation(run) == "V0" else None
 
 
 def _stated(run: Run, name: str) -> float | None:

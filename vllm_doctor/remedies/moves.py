@@ -1,14 +1,18 @@
-"""One change of a what-if, before anything is made of it."""
+"""One change of a what-if before anything is made of it, and what a solver says its value should be."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
+from ..model.case import Known, Unknown
 from ..model.observations import Scalar
+
+Solved = Known | Unknown | str | None
+"""`Unknown` shows the lever without a number; `None`: it has no room here and is not shown; a text is a value that is no number."""
 
 
 class Move(Struct, frozen=True):
-    """An option of the server, or another lever of `simulate.LEVERS`. `from_` is the value in force, where it is known."""
+    """An option of the server, or another lever of `levers.LEVERS`. `from_` is the value in force, where it is known."""
 
     lever: str
     to: Scalar | None = None

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from ..capacity.defaults import limits_of
 from ..capacity.kv import pool_of, printed
 from ..capacity.setup import PARTS, Part, Setup
-from ..capacity.size import requests_that_fit, size
+from ..capacity.size import requests_that_fit, size, whole_requests
 from .figures import Figures
 from .moves import Move
 from .servers import OPTIONS, Server, Sized, after, sized
@@ -179,3 +179,21 @@ def grouped_fit(f: Figures, tokens: float) -> float | None:
         return None
     budget = size(setup)
     return requests_that_fit(budget, setup, tokens) * f.kv_tokens / budget.kv_tokens if budget.kv_tokens > 0 else None
+
+
+def usual(f: Figures) -> float | None:
+    """Tokens that a request needs: the median of finished ones, or what running ones held on average if that is more. In an incident the
+    short requests are those that finish."""
+    return max((x for x in (f.held, f.lengths.get("p50")) if x), default=None)
+
+
+def fit(f: Figures, tokens: float | None) -> float | None:
+    """Requests of a length that run at once: whole blocks of the pool, and no more than there are slots. Below one, the share that fits."""
+    if not f.kv_tokens or not tokens or f.kv_tokens <= 0:
+        return None
+    held = grouped_fit(f, tokens)
+    if held is None:
+        held = whole_requests(f.kv_tokens, tokens, f.block_size)
+    if f.slots:
+        held = min(held, f.slots)
+    return float(math.floor(held)) if held >= 1 else round(held, 2)

@@ -11,26 +11,36 @@ from collections.abc import Callable
 
 from msgspec import structs
 
+from ..capacity.observed import option, whole
+from ..capacity.weights import quantisation
 from ..model.case import Case, Known, Run, Unknown
 from ..model.figures import figure
 from ..model.judgement import Judgement
 from ..signals.evaluate import Evaluator
 from .conditions import weights_exceed_free
 from .figures import GIB, Figures, look
+from .moves import Solved
 from .options import switched_on
-from .simulate import fit, usual
+from .resize import fit, usual
+from .solve_gpus import all_gpus, context_parallel, one_more_replica, ranks_that_are_there, replicas_on_gpus, stages
+from .solve_oom import (
+    MARGIN,
+    UTILIZATION_STEP,
+    capture_limit,
+    fewer_media,
+    fewer_profile_tokens,
+    fewer_rows,
+    less_utilization,
+    no_media,
+    room_for_graphs,
+)
 
-Solved = Known | Unknown | str | None
 Solver = Callable[[Case, Run, Judgement, Evaluator], Solved]
 
-UTILIZATION_STEP, UTILIZATION_USUAL, UTILIZATION_MOST = 0.03, 0.9, 0.95
-"""A step that leaves what lies outside the budget (context, NCCL, graphs before 0.20) its room: 0.95 of 24 GiB leaves 1.2 GiB."""
+UTILIZATION_USUAL, UTILIZATION_MOST = 0.9, 0.95
+"""What lies outside the budget (context, NCCL, graphs before 0.20) needs room: 0.95 of 24 GiB leaves 1.2 GiB."""
 OUTSIDE = 1.0 * GIB
 """CUDA context, NCCL and libraries that come on top of the budget (heuristic: 0.5 to 1 GiB in logs of one GPU)."""
-MARGIN = 0.5 * GIB
-"""Left over when a lever is set by a failed allocation: the next one may ask for a little more (heuristic)."""
-FOREIGN = GIB
-"""Memory of others from which on it bears on the next start: a display takes less."""
 LENGTH_STEP = 256
 """Lengths are rounded down to a multiple: blocks have 16 tokens or more, and nobody wants 36,871."""
 SMALLEST_BUDGET = 512
@@ -121,27 +131,6 @@ def more_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evalua
     return Known(round(to, 2)) if f.utilization < to <= most + 1e-9 else None
 
 
-def less_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
-    """What leaves the allocation that failed its place outside the budget, with a margin; one step down where its size is not known."""
-    f = look(case, run, finding, evaluator)
-    if f.utilization is None:
-        return Unknown("launch-command")
-    if f.total and f.oom_requested is not None and f.oom_free is not None:
-        lacking = max(0.0, f.oom_requested - f.oom_free) + MARGIN
-        if f.kv_bytes is not None and lacking >= f.kv_bytes:
-            return None
-        to = math.floor((f.utilization - lacking / f.total) * 100 + 1e-6) / 100
-        engine = finding.engine if finding.engine is not None else run.engines[0]
-        foreign = evaluator.value("oom.foreign", run, engine, finding.window)
-        if isinstance(foreign, Known) and foreign.value >= FOREIGN:
-            # What others hold must be free at the next start (0.9.1 and later refuse otherwise), as long as they stay.
-            to = min(to, math.floor(100 * (f.total - foreign.value - MARGIN) / f.total) / 100)
-            if f.kv_bytes is not None and (f.utilization - to) * f.total >= f.kv_bytes:
-                return None
-        return Known(round(to, 2)) if to >= 0.3 else None
-    return Known(round(f.utilization - UTILIZATION_STEP, 2))
-
-
 def utilization_that_is_free(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
     """The share of the card that was free at the start, rounded down to a hundredth; none where that is less than a tenth (no model fits), or
     where the weights alone do not fit."""
@@ -158,15 +147,58 @@ def utilization_that_is_free(case: Case, run: Run, finding: Judgement, evaluator
 def cpu_space(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
     """GiB for the CPU backend's pool: what one full-length request needs, or what all that were present need."""
     f = look(case, run, finding, evaluator)
+    now = f.cpu_space
     for event in run.events_of("startup.kv_below_max_len"):
-        needed = event.values.get("startup.kv_below_max_len.needed")
-        if isinstance(needed, int | float) and needed > PRINTED_GIB:
+        needed, _, length, capacity = (figure(event.values.get(f"startup.kv_below_max_len.{n}")) for n in NEED_AND_HAVE)
+        if needed is not None and needed > PRINTED_GIB:
             return Known(float(math.ceil(needed / GIB)))
-    given = run.launch.environment.get("VLLM_CPU_KVCACHE_SPACE") if run.launch else None
-    if given and given.isdigit() and f.present and f.kv_tokens and (each := usual(f)):
+        if length and capacity and now:
+            return Known(float(math.ceil(now * length / capacity)))
+    if now and f.present and f.kv_tokens and (each := usual(f)):
         factor = f.present * each / f.kv_tokens
-        return Known(float(math.ceil(int(given) * factor))) if factor > 1 else None
+        return Known(float(math.ceil(now * factor))) if factor > 1 else None
     return Unknown("launch-command")
+
+
+def cpu_space_that_is_free(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """GiB for the CPU backend's pool out of what the refusal says was free; a tenth of it stays with the host."""
+    for event in run.events_of("startup.free_below_budget"):
+        free = figure(event.values.get("startup.free_below_budget.free"))
+        if free is not None:
+            to = math.floor(0.9 * free / GIB)
+            return Known(float(to), (event.ref,)) if to >= 1 else None
+    return Unknown("startup-log")
+
+
+def kv_bytes_that_fit(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """Bytes for the pool: what it has and what nothing claims, as vLLM reckons in its line `to fully utilize gpu memory`, but for a margin. Only
+    where the log has all of it: free memory at the start, every part, the graphs as captured."""
+    f = look(case, run, finding, evaluator)
+    if f.kv_bytes is None or f.headroom is None or f.graphs is None or run.fact("memory.free_at_start") is None:
+        return None
+    to = (f.kv_bytes + f.headroom - MARGIN) // KV_STEP * KV_STEP
+    return Known(to) if to >= f.kv_bytes + MARGIN else None
+
+
+KV_STEP = GIB / 8
+
+
+def half_the_adapters(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """Half of the adapter slots."""
+    now = whole(option(run, "max-loras"))
+    return Known(float(now // 2)) if now and now > 1 else None
+
+
+def half_the_rank(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """Half of the rank; vLLM takes powers of two from 8 on."""
+    now = whole(option(run, "max-lora-rank"))
+    return Known(float(2 ** math.floor(math.log2(now / 2)))) if now and now > 8 else None
+
+
+def twice_the_queue(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """Twice as many waiting requests as are allowed."""
+    now = whole(option(run, "max-num-queued-reqs"))
+    return Known(2.0 * now) if now and now > 0 else Unknown("launch-command")
 
 
 def seqs_for_the_queue(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
@@ -250,40 +282,12 @@ def output_cap(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -
     return Known(float(to)) if 16 <= to < f.longest_output else Unknown("metrics-scrapes")
 
 
-def all_gpus(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
-    """The largest power of two of the GPUs that were seen; heads divide by it in nearly every model."""
-    f = look(case, run, finding, evaluator)
-    seen = _power_of_two(len(case.gpus))
-    return Known(float(seen)) if seen > f.ranks else Unknown("nvidia-smi")
-
-
-def replicas_on_gpus(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
-    """As many replicas as the GPUs that were seen have room for."""
-    f = look(case, run, finding, evaluator)
-    count = int(len(case.gpus) // f.ranks)
-    return Known(float(count)) if count > 1 else None
-
-
-def one_more_replica(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
-    """Two in place of one server."""
-    return Known(2.0)
-
-
 def queue_limit(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
     """As many as run at once: whoever is behind them waits longer than one batch takes. Only for a queue of twice that."""
     f = look(case, run, finding, evaluator)
     if not f.running:
         return Unknown("stats-lines")
     return Known(f.running) if f.waiting and f.waiting >= 2 * f.running else None
-
-
-def half_capture_size(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
-    """Graphs up to the largest batch that was seen, rounded up to a power of two; half of vLLM's 512 where none was."""
-    f = look(case, run, finding, evaluator)
-    largest = min(512.0, 2 * f.slots) if f.slots else 512.0
-    seen = evaluator.value("requests.running.max", run, finding.engine or run.engines[0], finding.window)
-    to = 2 ** math.ceil(math.log2(max(8.0, seen.value))) if isinstance(seen, Known) and seen.value else 256
-    return Known(float(to)) if to < largest else None
 
 
 def allocator_setting(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
@@ -305,24 +309,46 @@ def offload_shortfall(case: Case, run: Run, finding: Judgement, evaluator: Evalu
     return Known(float(to)) if f.weights is None or to * GIB <= f.weights / 2 else None
 
 
+def four_bits(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """A checkpoint of 4 bits, where the model's weights are of 16."""
+    f = look(case, run, finding, evaluator)
+    if any(quantisation(s.setup)[0] for s in f.servers):
+        return None
+    return "awq"
+
+
 SOLVERS: dict[str, Solver] = {
     "max_model_len_that_fits": max_model_len_that_fits,
     "more_utilization": more_utilization,
     "less_utilization": less_utilization,
+    "room_for_graphs": room_for_graphs,
     "utilization_that_is_free": utilization_that_is_free,
     "cpu_space": cpu_space,
+    "cpu_space_that_is_free": cpu_space_that_is_free,
+    "kv_bytes_that_fit": kv_bytes_that_fit,
     "seqs_for_the_queue": seqs_for_the_queue,
     "seqs_that_fit": seqs_that_fit,
     "token_budget_for_step": token_budget_for_step,
     "prefill_chunk": prefill_chunk,
     "profile_budget": profile_budget,
+    "fewer_profile_tokens": fewer_profile_tokens,
+    "fewer_rows": fewer_rows,
     "output_cap": output_cap,
     "all_gpus": all_gpus,
+    "stages": stages,
+    "context_parallel": context_parallel,
+    "ranks_that_are_there": ranks_that_are_there,
     "replicas_on_gpus": replicas_on_gpus,
     "one_more_replica": one_more_replica,
     "queue_limit": queue_limit,
-    "half_capture_size": half_capture_size,
+    "twice_the_queue": twice_the_queue,
+    "capture_limit": capture_limit,
     "allocator_setting": allocator_setting,
     "offload_shortfall": offload_shortfall,
+    "half_the_adapters": half_the_adapters,
+    "half_the_rank": half_the_rank,
+    "fewer_media": fewer_media,
+    "no_media": no_media,
+    "four_bits": four_bits,
 }
 """The names that `solve` in a remedy may use."""

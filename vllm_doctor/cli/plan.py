@@ -184,7 +184,7 @@ def find_shape(text: str, knowledge: Knowledge) -> tuple[Model, str | None]:
     from ..capacity.names import find_model
 
     path = Path(text)
-    if text.lstrip().startswith("{"):
+    if "{" in text:  # a config pasted, perhaps with words around it
         from ..capacity.config_json import ConfigInvalid, model_from_config
 
         try:
@@ -192,7 +192,7 @@ def find_shape(text: str, knowledge: Knowledge) -> tuple[Model, str | None]:
         except ConfigInvalid as error:
             raise Misuse("--model: {reason}", reason=error) from None
     for file in (path, path / "config.json"):
-        if file.suffix == ".json" and file.is_file():
+        if file.suffix in (".json", ".txt") and file.is_file():
             return read_model_config(str(file)), None
     match = find_model(text, knowledge)
     if match.model:

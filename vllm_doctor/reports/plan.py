@@ -127,7 +127,7 @@ def _card(page: Page, words: Words, label: str, plan: Plan, model: str, wish: Wi
 
 def _named(model: str) -> str:
     """The model for a command: a config.json stands for its folder, a pasted one for a model that has to be named."""
-    if model.lstrip("\ufeff \t\r\n").startswith("{"):
+    if "{" in model:
         return "MODEL"
     folder, _slash, file = model.rpartition("/")
     return model if not file.endswith(".json") else folder or "."

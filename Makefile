@@ -26,8 +26,9 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/python tools/forum_questions.py
 	$(BIN)/python tools/readme_example.py
 
+# STARTS=FILE.csv prints the table for starts of your own (columns as in tests/capacity/starts.csv) and writes nothing.
 memory-table: $(VENV)/.installed-dev
-	$(BIN)/python -m tools.memory_table --write
+	$(BIN)/python -m tools.memory_table --write $(STARTS)
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.bench

@@ -48,6 +48,7 @@ def known(version: str, total: float, used: float, weights: float, activation: f
         ("deepseek-ai/DeepSeek-R1", {"tensor_parallel_size": 16}, 61 * 576 * 2 / 1024),  # the latent is on every GPU
         ("deepseek-ai/DeepSeek-R1", {"kv_cache_dtype": "fp8_ds_mla"}, 61 * 656 / 1024),
         ("deepseek-ai/DeepSeek-R1", {"version": "0.6.6"}, 61 * 128 * 2 * 192 * 2 / 1024),  # no latent cache yet
+        ("zai-org/GLM-5", {}, 78 * (576 * 2 + 132) / 1024),  # and the index of its sparse attention: 97.8 KiB in a log of 0.19.1
     ],
 )
 def test_bytes_per_token_are_those_of_the_shape(name: str, options: dict[str, object], kib: float) -> None:
@@ -101,6 +102,41 @@ def test_graphs_are_subtracted_from_0_20_and_not_before() -> None:
     without, subtracted = budget - 2 * GIB + 1, budget - 3 * GIB + 1  # 0.14 and later round up
     # a dense model gets the second model runner from 0.25.1, which subtracts an estimate only from 0.31
     assert kv == {"0.19.1": without, "0.20.0": subtracted, "0.28.0": without, "0.31.0": subtracted}
+
+
+def test_a_first_start_holds_a_copy_of_the_embedding() -> None:
+    """Qwen3-8B on a 24 GB card, 0.27.1: 1.18 GiB at the first start and 0.19 at the second, 1.46 GiB for a 32B model; none without compilation."""
+    setup = Setup(model=KNOWN["Qwen/Qwen3-8B"], total_bytes=24 * GIB, version="0.27.1", max_model_len=8192)
+    peak = size(setup).activation
+    assert peak.bytes / GIB == pytest.approx(1.18, abs=0.03)
+    assert (peak.low or 0) / GIB < 0.22
+    large = structs.replace(setup, model=KNOWN["Qwen/Qwen3-32B"], quantization="awq")
+    assert size(large).activation.bytes / GIB == pytest.approx(1.46, abs=0.03)
+    assert [size(structs.replace(setup, **o)).activation.bytes / GIB < 0.3 for o in ({"enforce_eager": True}, {"version": "0.26.0"})] == [True, True]
+
+
+def test_links_between_gpus_decide_what_nccl_takes() -> None:
+    """Outside PyTorch on 0.7.1 to 0.8.4: 2.1 GiB on eight A100 over NVLink, 0.2 to 0.36 GiB over PCIe; RCCL 5.1 and 5.5 GiB on eight MI300X."""
+    cards = {g.name: g for g in load_knowledge().gpus}
+
+    def outside(card: str, ways: int, version: str, device: str = "cuda") -> float:
+        total = round(cards[card].visible_gib[0] * GIB)
+        setup = Setup(
+            model=LLAMA, total_bytes=total, gpu=cards[card], version=version, tensor_parallel_size=ways, engine_generation="V0", device=device
+        )
+        return size(setup).non_torch.bytes / GIB
+
+    assert outside("A100 SXM4 40GB", 8, "0.8.4") == pytest.approx(2.1, abs=0.1)
+    assert outside("L40S 48GB", 8, "0.8.4") == pytest.approx(0.36, abs=0.1)
+    assert outside("RTX 2080 Ti 11GB", 4, "0.8.5") == pytest.approx(0.2, abs=0.1)
+    assert outside("MI300X 192GB", 8, "0.6.3", "rocm") == pytest.approx(5.3, abs=0.3)
+
+
+@pytest.mark.parametrize("card", ["GB10 (DGX Spark) 128GB unified", "Jetson AGX Thor 128GB unified"])
+def test_gpus_of_unified_memory_are_small_to_vllm(card: str) -> None:
+    gpu = next(g for g in load_knowledge().gpus if g.name == card)
+    budget = size(Setup(model=LLAMA, total_bytes=119 * GIB, gpu=gpu, version="0.27.1"))
+    assert (budget.max_num_seqs, budget.max_num_batched_tokens) == (256, 2048)
 
 
 def test_without_graphs_none_are_subtracted() -> None:
@@ -191,12 +227,22 @@ def test_no_quantisation_is_none(text: str | None) -> None:
         ("Qwen/Qwen2.5-7B-Instruct", {"quantization": "awq"}, 5.2032, 0.005),
         ("microsoft/phi-4", {"quantization": "bitsandbytes"}, 8.63, 0.05),
         ("deepseek-ai/DeepSeek-R1", {"tensor_parallel_size": 16}, 40.3174, 0.01),
+        ("deepseek-ai/DeepSeek-R1", {"tensor_parallel_size": 8, "version": "0.7.3"}, 83.88, 0.01),  # with the absorbed products
+        ("deepseek-ai/DeepSeek-V2-Lite-Chat", {"tensor_parallel_size": 8, "version": "0.7.1"}, 3.97, 0.01),
+        ("zai-org/GLM-5.2", {"tensor_parallel_size": 4, "quantization": "modelopt nvfp4"}, 106.69, 0.01),
+        ("Qwen/Qwen3.6-35B-A3B", {"quantization": "nvfp4"}, 21.86, 0.01),  # delta nets at 16 bits
+        ("Qwen/Qwen3-32B", {"quantization": "mxfp4"}, 18.6, 0.06),  # without experts everything is in four bits
+        ("Qwen/Qwen3-32B", {"quantization": "nvfp4"}, 19.53, 0.03),
+        ("google/gemma-4-26B-A4B-it", {"quantization": "modelopt nvfp4"}, 17.89, 0.03),  # experts only: NVIDIA's recipe
+        ("google/gemma-4-26B-A4B-it", {"quantization": "nvfp4"}, 15.77, 0.03),
+        ("google/gemma-4-E4B-it", {"quantization": "w4a16"}, 9.81, 0.05),  # the embeddings of every layer stay at 16 bits
+        ("deepseek-ai/DeepSeek-V4-Flash", {"tensor_parallel_size": 2, "quantization": "deepseek_v4_fp8"}, 75.6, 0.02),
         ("openai/gpt-oss-20b", {}, 13.47, 0.005),
         ("facebook/opt-125m", {}, 0.2389, 0.03),
     ],
 )
 def test_weights_are_those_of_loading_lines(name: str, options: dict[str, object], gib: float, rel: float) -> None:
-    setup = Setup(model=KNOWN[name], total_bytes=80 * GIB, version="0.19.0", **options)  # type: ignore[arg-type]
+    setup = structs.replace(Setup(model=KNOWN[name], total_bytes=80 * GIB, version="0.19.0"), **options)
     assert weight_bytes(setup) / GIB == pytest.approx(gib, rel=rel)
 
 

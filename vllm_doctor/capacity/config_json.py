@@ -108,6 +108,8 @@ def model_from_config(text: str, name: str = "config.json") -> Model:
         checkpoint_dtype=quantisation_of(document, config),
         vision_params_m=towers(document, hidden),
     )
+    if config.get("index_head_dim") and found.get("kv_lora_rank"):
+        model = structs.replace(model, indexer_layers=found["num_hidden_layers"])
     layers = layers_of(config, model)
     model = with_layers(structs.replace(model, kind=_kind(document, config, found, layers)), layers, config)
     return structs.replace(model, total_params_b=round(total_of(model, layers, config) / 1e9, 4))

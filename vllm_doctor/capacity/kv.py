@@ -25,6 +25,9 @@ ELEMENT_BYTES: dict[str, float] = {
 """Bytes per cached element. nvfp4: 4 bits and one 8-bit scale per 16 elements."""
 SCALED = {"int8_per_token_head", "fp8_per_token_head"}
 """These keep one 4-byte scale per token and head besides one byte per element."""
+INDEX_BYTES = 132
+"""The index of DeepSeek's sparse attention, per layer and token on every GPU: a key of 128 FP8 values and its scale (97.8 KiB per token of GLM-5.1 in
+all, 0.19.1; vllm/v1/attention/backends/mla/indexer.py)."""
 DS_MLA_BYTES = 656
 """fp8_ds_mla: 512 bytes of latent, 16 of scales, 128 of rope part (DeepSeek V3.2 and later)."""
 
@@ -86,6 +89,7 @@ def groups_of(setup: Setup) -> list[Group]:
     result = []
     if full or model.kv_bytes_full:
         own = each if model.kv_bytes_full is None else model.kv_bytes_full * ratio / max(full, 1)
+        own += INDEX_BYTES * (model.indexer_layers or 0) / max(full, 1)
         result.append(Group("full", math.ceil(full / stages), own))
     if sliding:
         own = each if model.kv_bytes_sliding is None else model.kv_bytes_sliding * ratio / sliding

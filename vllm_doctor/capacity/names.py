@@ -6,8 +6,10 @@ A name that fits several entries with different shapes is ambiguous: that is sai
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import pairwise
 
 from msgspec import Struct
 
@@ -32,9 +34,10 @@ class GpuMatch(Struct, frozen=True):
 
 
 _QUANT_WORDS = re.compile(
-    r"[-_. ](?:awq|gptq|int4|int8|fp8|bf16|fp16|float16|bfloat16|w4a16|w8a8|w8a16|w4a4|4bits?|8bits?|[2-8]\.\d+bpw|bnb|nf4|gguf|exl[23]"
-    r"|nvfp4|mxfp[48]|marlin|quantized|quant|dynamic|static|block|i?q[2-8](?:_[0k](?:_[sml])?|_xs)?|hf|g128|group128|128g|sym|asym"
-    r"|llmcompressor|compressed|tensors|autoround|unsloth|mlx|ud|a8|imatrix|kv|kvcache|per|tensor|channel|eager|w4|w8|experts|modelopt)"
+    r"[-_. ](?:awq|gptq|gptqmodel|int4|int8|fp8|fp4|bf16|fp16|float16|bfloat16|w4a16|w8a8|w8a16|w4a4|[1-8]-?bits?|[2-8]\.\d+(?:bpw|bits?)|bnb|nf4"
+    r"|gguf|exl[23]|nvfp4|mxfp[48]|aqlm|hqq|marlin|quantized|quant|qat|dynamic|static|block|i?q[1-8](?:_[01k](?:_[sml])?|_x{0,2}s|_m|_nl)?|hf|g128|g32|32g"
+    r"|group128|128g|sym|asym|actorder|true|llmcompressor|compressed|tensors|autoround|autoawq|unsloth|mlx|ud|a8|imatrix|kv|kvcache|per|tensor|channel"
+    r"|eager|w4|w8|experts|modelopt|pv|1x16|2x8)"
     r"(?=$|[-_. ])",
     re.IGNORECASE,
 )
@@ -42,6 +45,19 @@ _TUNED = re.compile(
     r"[-_. ](?:instruct|chat|it|base|hf|sft|dpo|rlhf|preview|latest|thinking|\d{4}|v\d+(?:\.\d+)?|2[3-6]\d{2})(?=$|[-_. ])", re.IGNORECASE
 )
 _ORGANISATIONS = re.compile(r"^(?:meta|facebook|google|microsoft|nvidia|ibm)[-_]", re.IGNORECASE)
+_DRAFT = re.compile(r"(?:^|[-_. ])(?:draft|speculator|eagle-?[23]?|medusa)(?=$|[-_. ])", re.IGNORECASE)
+"""A draft model bears the name of the model that it drafts for, and has another shape."""
+_SPOKEN = (
+    ("通义千问", " qwen"), ("千问", " qwen"), ("百川", " baichuan"), ("深度求索", " deepseek"), ("书生浦语", " "), ("书生", " "), ("零一万物", " "),
+    ("智谱", " "), ("蒸馏", " distill "), ("满血", " 671b "), ("量化", " "), ("版本", " "), ("模型", " "), ("版", " "),
+)  # fmt: skip
+"""Names and words of Chinese forums as the hub writes them."""
+_OTHER_SHAPE = frozenset((
+    "vl", "vlm", "vision", "multimodal", "omni", "audio", "ocr", "tts", "voxtral", "moe", "tiny", "mini", "nano", "small", "medium", "large", "air",
+    "flash", "lite", "next", "pro", "plus", "turbo", "max", "linear", "embedding", "embed", "reranker", "scout", "maverick", "draft",
+))  # fmt: skip
+"""Words that make it another model: no name without one stands for a model with it, nor the other way round."""
+_TASK = frozenset(("coder", "code", "math"))
 
 
 _SEPARATORS = {c: " " for c in range(128) if not chr(c).isalnum()}
@@ -53,6 +69,27 @@ def normal(name: str) -> str:
     if "." in text:
         text = re.sub(r"(?<=\d)\.(?=\d)", "·", text)
     return "-".join(text.translate(_SEPARATORS).split())
+
+
+@lru_cache(maxsize=4096)
+def words_of(name: str) -> tuple[str, ...]:
+    """The words of a name, letters parted from the digits after them: `Qwen2.5-7B`, `qwen 2.5 7b` -> qwen, 2·5, 7b."""
+    parted = re.sub(r"(?<=[a-z])(?=\d)", "-", normal(name))
+    return tuple(w for w in re.sub(r"(?<=\d)(?=[a-z]{2})", "-", parted).split("-") if w)
+
+
+def written(name: str) -> str:
+    """A name as the hub would write it: without an address, a tag's colon, brackets, ModelScope's `2___5`, and Chinese words."""
+    text = unicodedata.normalize("NFKC", name[:LONGEST_NAME])
+    text = re.sub(r"^\w+://", "", text.strip())
+    text = re.sub(r"/(?:tree|blob|resolve|raw|files|summary)(?:/.*)?$", "", text)
+    text = re.sub(r"(?<=\d)___(?=\d)", ".", text)
+    if not text.isascii():
+        text = re.sub(r"(?<=[48])\s*位", "bit", text)
+        for spoken, own in _SPOKEN:
+            text = text.replace(spoken, own)
+        text = re.sub(r"[^\x00-\x7f]+", " ", text)
+    return re.sub(r"(?<=[^:/\\]{2})[:@]|[(),;\[\]]", " ", text).strip()
 
 
 def last_part(name: str) -> str:
@@ -69,42 +106,103 @@ def last_part(name: str) -> str:
 
 
 def find_model(name: str, knowledge: Knowledge) -> ModelMatch:
-    """The model that a name means. Tried in turn: the whole id, its last part, the same without words of quantisation, without words of
-    tuning, without an organisation's prefix, and as the beginning of a longer name."""
-    tail = last_part(name[:LONGEST_NAME])
-    quant = _quantisation(name[:LONGEST_NAME], tail)
+    """The model that a name means. Tried in turn: the whole id, its last part, the same without words of quantisation; then without words of
+    tuning and an organisation's prefix, as a part of a known name, and with a known name inside. From there on a size in the name must be the
+    model's own."""
+    own = written(name)
+    tail = last_part(own)
+    quant = _quantisation(own, tail)
+    if quant and "fp4" in quant.lower() and re.search(r"(?:^|/|models--)nvidia(?:/|--)", name[:LONGEST_NAME], re.I):
+        quant = f"modelopt {quant}"  # NVIDIA's own recipe: only the routed experts
     bare = _QUANT_WORDS.sub("", _QUANT_WORDS.sub("", tail))
     short = _ORGANISATIONS.sub("", bare)
-    index = _index(tuple((m.name, *m.aliases) for m in knowledge.models))
-    for key in dict.fromkeys(normal(t) for t in (name[:LONGEST_NAME], tail, bare, short)):
+    names = tuple((m.name, *m.aliases) for m in knowledge.models)
+    index = _index(names)
+    for key in dict.fromkeys(normal(t) for t in (own, tail, bare, short)):
         if key in index:
             return _one([knowledge.models[i] for i in index[key]], quant)
-    if not any(c.isdigit() for c in tail):
-        return ModelMatch(None, quant)  # every family has sizes: a name without one says too little
-    tuned = _tuned_index(tuple((m.name, *m.aliases) for m in knowledge.models))
-    plain = _TUNED.sub("", _TUNED.sub("", bare))
-    keys = [k for k in dict.fromkeys(normal(t) for t in (bare, short, plain, _ORGANISATIONS.sub("", plain))) if k]
+    if _DRAFT.search(tail):
+        return ModelMatch(None, quant)
+    sizes, plain = _sizes(words_of(bare)), _TUNED.sub("", _TUNED.sub("", bare))
+    as_is, tuned = (bare, short), (plain, _ORGANISATIONS.sub("", plain))
+    if not any(c.isdigit() for c in tail):  # every family has sizes: a name without one says too little, but what to ask back
+        close = _one([knowledge.models[i] for i in sorted(_part_of(words_of(bare), names))], quant)
+        return close if close.candidates else ModelMatch(None, quant)
+    for stages, texts in (((_same, _without_dots, _part_of, _around), as_is), ((_same, _without_dots, _around), tuned)):
+        for stage in stages:
+            for text in texts:
+                found = [knowledge.models[i] for i in sorted(stage(words_of(text), names)) if _agrees(knowledge.models[i], sizes)]
+                if found:
+                    return _one(found, quant)
+    return ModelMatch(None, quant)
+
+
+LONGEST_NAME = 400
+"""Characters of a name that are looked at."""
+_SIZE_WORD = re.compile(r"\d+(?:·\d+)?b")
+
+
+def _sizes(words: tuple[str, ...]) -> set[str]:
+    """Sizes that a name states, in words such as 7b; not those of active parameters (a3b) and of one expert (8x7b)."""
+    pairs = pairwise(("", *words))
+    return {w for before, w in pairs if _SIZE_WORD.fullmatch(w) and before not in ("a", "e") and not before.endswith("x")}
+
+
+def _agrees(model: Model, sizes: set[str]) -> bool:
+    """Is every size that the name states one of the model's: in its names, or its parameters within an eighth?"""
+    known = {w for n in (model.name, *model.aliases) for w in words_of(n.rpartition("/")[2])}
+    total = model.published_params_b or model.total_params_b or 0.0
+    return all(s in known or abs(float(s[:-1].replace("·", ".")) - total) < 0.125 * total for s in sizes)
+
+
+def _same(words: tuple[str, ...], names: _Names) -> set[int]:
+    return set(_tuned_index(names).get(words, ()))
+
+
+def _without_dots(words: tuple[str, ...], names: _Names) -> set[int]:
+    """`qwen25-7b` and `Qwen2-5-7B` are Qwen2.5-7B."""
+    return set(_joined_index(names).get("".join(words).replace("·", ""), ()))
+
+
+def _part_of(words: tuple[str, ...], names: _Names) -> set[int]:
+    """Models with a name that has all these words, and others: `Qwen3-235B`, `qwen3-4b-2507`, `deepseek r1 32b`. A word that makes it another
+    model must not be among the others."""
+    if len(words) < 2:
+        return set()
+    plain: set[int] = set()
+    task: set[int] = set()
+    for position, known in _known(names):
+        others = set(known) - set(words)
+        if others and len(known) > len(words) and len(set(known) & set(words)) == len(set(words)) and not others & _OTHER_SHAPE:
+            (task if others & _TASK else plain).add(position)
+    return plain or task
+
+
+def _around(words: tuple[str, ...], names: _Names) -> set[int]:
+    """Models whose name stands inside this one; of several the longest: `my-qwen2.5-7b-lora-merged`."""
+    best = 0
     found: set[int] = set()
-    for key in keys:
-        found = found or set(tuned.get(key, ()))
-    for key in keys:
-        together = key.replace("-", "")
-        found = found or {i for k, members in tuned.items() if k.replace("-", "") == together for i in members}
-    for key in (k for k in keys if len(k) >= LONG_ENOUGH):
-        found = found or {i for k, members in index.items() if k.startswith(key + "-") for i in members}
-        if not found:
-            inside = [k for k in index if len(k) >= LONG_ENOUGH and f"-{k}-" in f"-{key}-"]
-            longest = max(map(len, inside), default=0)
-            found = {i for k in inside if len(k) == longest for i in index[k]}
-    return _one([knowledge.models[i] for i in sorted(found)], quant) if found else ModelMatch(None, quant)
+    for position, known in _known(names):
+        if len(known) < 2 or len(known) < best or not any(c.isdigit() for w in known for c in w):
+            continue
+        at = next((i for i in range(len(words) - len(known) + 1) if words[i : i + len(known)] == known), None)
+        if at is None:
+            continue
+        others = (*words[:at], "", *words[at + len(known) :])
+        active = any(_SIZE_WORD.fullmatch(w) and before == "a" for before, w in pairwise(others))
+        if active or _OTHER_SHAPE.intersection(others):
+            continue
+        found = {position} if len(known) > best else found | {position}
+        best = len(known)
+    return found
 
 
-LONGEST_NAME, LONG_ENOUGH = 400, 6
-"""Characters of a name that are looked at, and those that a part of a name must have to stand for it."""
+_Names = tuple[tuple[str, ...], ...]
+"""The names of each model."""
 
 
 @lru_cache(maxsize=2)
-def _index(names: tuple[tuple[str, ...], ...]) -> dict[str, list[int]]:
+def _index(names: _Names) -> dict[str, list[int]]:
     """Whole names and their last parts -> positions of the models that bear them."""
     index: dict[str, list[int]] = {}
     for position, own in enumerate(names):
@@ -114,13 +212,29 @@ def _index(names: tuple[tuple[str, ...], ...]) -> dict[str, list[int]]:
 
 
 @lru_cache(maxsize=2)
-def _tuned_index(names: tuple[tuple[str, ...], ...]) -> dict[str, list[int]]:
-    """The same with the words of tuning (Instruct, chat, v0.1, 2507) left out as well."""
-    index = {k: list(v) for k, v in _index(names).items()}
+def _known(names: _Names) -> list[tuple[int, tuple[str, ...]]]:
+    """Every name's words, as it is and with the words of tuning (Instruct, chat, v0.1, 2507) left out."""
+    found: dict[tuple[int, tuple[str, ...]], None] = {}
     for position, own in enumerate(names):
-        for key in {normal(_TUNED.sub("", _TUNED.sub("", alias.rpartition("/")[2]))) for alias in own}:
-            if position not in index.setdefault(key, []):
-                index[key].append(position)
+        for alias in own:
+            last = alias.rpartition("/")[2]
+            found |= {(position, words_of(t)): None for t in (last, _TUNED.sub("", _TUNED.sub("", last)))}
+    return [(position, words) for position, words in found if words]
+
+
+@lru_cache(maxsize=2)
+def _tuned_index(names: _Names) -> dict[tuple[str, ...], list[int]]:
+    index: dict[tuple[str, ...], list[int]] = {}
+    for position, words in _known(names):
+        index.setdefault(words, []).append(position)
+    return index
+
+
+@lru_cache(maxsize=2)
+def _joined_index(names: _Names) -> dict[str, list[int]]:
+    index: dict[str, list[int]] = {}
+    for position, words in _known(names):
+        index.setdefault("".join(words).replace("·", ""), []).append(position)
     return index
 
 
@@ -141,10 +255,14 @@ def shape(model: Model) -> tuple[object, ...]:
 
 
 def _quantisation(name: str, tail: str) -> str | None:
+    """What a name says of its quantisation, in its own words."""
     for text in (tail, name):
-        words = " ".join(m.group(0).strip("-_. ") for m in _QUANT_WORDS.finditer(text))
-        if words and quant_of(words):
-            return words
+        found = [m.group(0).strip("-_. ") for m in _QUANT_WORDS.finditer(text)]
+        if found and quant_of(" ".join(found)):
+            return " ".join(found)
+        single = next((w for w in found if quant_of(w)), None)
+        if single:
+            return single
         glued = re.search(r"(?:^|[-_.])((?:fp8|awq|gptq|nvfp4|mxfp4|int4|int8|w[48]a(?:16|8)|gguf|bnb)[\w.-]*)$", text, re.I)
         if glued and quant_of(glued[1]):
             return glued[1]
@@ -160,6 +278,9 @@ _VENDOR = re.compile(
 def find_gpu(text: str, knowledge: Knowledge) -> GpuMatch:
     """The card that a name means, or a size: `24` and `23.6GiB` are what CUDA reports, `24GB` is what the box says."""
     stripped = text.strip()
+    plain = re.sub(r"\s*\([^()]*\)|\s*[x×*]\s*\d+(?=\s|$).*", "", stripped)
+    if plain and plain != stripped and not _SIZE.search(stripped[len(plain) :]) and find_gpu(plain, knowledge) != GpuMatch(None, None):
+        return find_gpu(plain, knowledge)  # RTX 3090 x2 (beside the desktop)
     number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(gib|gb|g)?", stripped, re.I)
     if number and (number[2] or float(number[1]) < 1000):  # 4090 is a name, 24 a size
         value = float(number[1])

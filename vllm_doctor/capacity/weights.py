@@ -25,8 +25,8 @@ QUANT_BITS: dict[str, float] = {
     "bitsandbytes": 4.5, "bnb": 4.5,
     "mxfp4": 4.25, "nvfp4": 4.5, "modelopt_fp4": 4.5, "fp4": 4.5, "fp4-experts": 4.25,
     "gguf": 4.85, "q2_k": 2.96, "q3_k_m": 3.91, "q4_0": 4.55, "q4_k_s": 4.58, "q4_k_m": 4.85, "q5_k_m": 5.69, "q6_k": 6.57, "q8_0": 8.5,
-    "iq1_s": 1.56, "iq1_m": 1.75, "iq2_xxs": 2.06, "iq2_xs": 2.31, "iq2_s": 2.5, "iq2_m": 2.7, "iq3_xxs": 3.06, "iq3_xs": 3.3, "iq3_s": 3.44, "iq3_m": 3.66,
-    "iq4_xs": 4.25, "iq4_nl": 4.5, "q2_k_s": 2.8, "q3_k_s": 3.5, "q3_k_l": 4.27, "q4_1": 5.0, "q5_0": 5.5, "q5_1": 6.0, "q5_k_s": 5.54,
+    "iq1_s": 1.56, "iq1_m": 1.75, "iq2_xxs": 2.06, "iq2_xs": 2.31, "iq2_s": 2.5, "iq2_m": 2.7, "iq3_xxs": 3.06, "iq3_xs": 3.3, "iq3_s": 3.44,
+    "iq3_m": 3.66, "iq4_xs": 4.25, "iq4_nl": 4.5, "q2_k_s": 2.8, "q3_k_s": 3.5, "q3_k_l": 4.27, "q4_1": 5.0, "q5_0": 5.5, "q5_1": 6.0, "q5_k_s": 5.54,
     "exl2": 4.5, "squeezellm": 4.2, "aqlm": 2.3, "marlin": 4.156, "hqq": 4.25, "quark": 8.0, "ptpc_fp8": 8.0,
 }  # fmt: skip
 """Bits per quantised weight, scales and zero points included: groups of 128 cost 20/128 bit, NF4 blocks of 64 one fp32 scale, mxfp4
@@ -44,7 +44,7 @@ UNGATED = (
     "GPTJ",
     "GPTNeo",
     "GPTBig",
-    "Falcon",
+    "FalconFor",
     "PhiFor",
     "Starcoder2",
     "Bloom",

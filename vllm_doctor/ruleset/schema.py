@@ -216,7 +216,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
     `source` and `confidence` say where the shape was read and how far to trust it. `kv_bytes_full` and `kv_bytes_sliding` are bytes per
     token at 2 bytes per element over all layers of that kind, given only where they do not follow from heads and head size (shared KV,
-    compressed caches). State bytes are per request at tensor-parallel size 1. `weights_gib` is the 16-bit checkpoint as loaded,
+    compressed caches). `indexer_layers` keep an index of tokens besides (DeepSeek sparse attention). State bytes are per request at tensor-parallel size 1. `weights_gib` is the 16-bit checkpoint as loaded,
     `loaded_gib` a checkpoint that is only published quantised, as a log showed it on one GPU; `measured_weights` quotes loading lines
     of real logs. `quantised` lists published variants as `NAME:bits`."""
 
@@ -254,6 +254,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     q_lora_rank: int | None = None
     qk_rope_head_dim: int | None = None
     qk_nope_head_dim: int | None = None
+    indexer_layers: int | None = None
     linear_layers: int | None = None
     linear_type: str = ""
     linear_state: str = ""

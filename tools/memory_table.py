@@ -1,7 +1,7 @@
 """The memory model against measured starts, as Markdown: `make memory-table` writes it into docs/memory-model.md, a test keeps it current.
 
-tests/capacity/starts.csv    starts of real servers from public issues and reports: the rows to be met (`role` given: those that the constants were first
-                             held against; later: found afterwards)
+tests/capacity/starts.csv    starts of real servers from public issues and reports: the rows to be met (`role` given: those that the constants
+                             were first held against; later: found afterwards)
 tests/capacity/peaks.csv     peak activation and non-torch memory of other starts: what the constants of `capacity/estimates.py` were read from
 """
 
@@ -230,9 +230,8 @@ def table(rows_file: Path = STARTS) -> str:
     for s in found:
         missed = [e for e in (s.token_error if abs(s.token_error or 0) > GOAL_TOKENS else None, s.kv_error) if e is not None and abs(e) > GOAL_TOKENS]
         if abs(s.token_error or 0) > GOAL_TOKENS or (abs(s.kv_error or 0) > GOAL_KV and not guessed(s)):  # as in the tests
-            lines.append(
-                f"* {s.row['version'] or 'version not stated'}, {s.row['model']}, {percent(max(missed, key=abs))}: {s.row.get('why') or 'not explained'}"
-            )
+            reason = s.row.get("why") or "not explained"
+            lines.append(f"* {s.row['version'] or 'version not stated'}, {s.row['model']}, {percent(max(missed, key=abs))}: {reason}")
     lines += ["", f"Rows that state too little to be calculated: {len(left)} ({', '.join(sorted(why_left(r) for r in left))}).", "", END]
     return "\n".join(lines)
 

@@ -63,8 +63,8 @@ KEYS = st.sampled_from(
     ["num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "sliding_window", "layer_types",
      "text_config", "quantization_config", "num_experts", "kv_lora_rank", "architectures", "full_attention_interval", "mamba_d_state", "torch_dtype",
      "hybrid_override_pattern", "layers_block_type", "attn_type_list", "linear_attn_config", "block_configs", "rope_scaling", "vision_config",
-     "audio_config", "thinker_config", "sliding_window_pattern", "global_head_dim", "mamba_d_ssm", "mlp_only_layers", "moe_layer_freq", "moe_intermediate_size",
-     "num_kv_shared_layers", "attn_config", "ffn_config", "multi_query", "seq_length", "mlp_layers", "mamba_n_heads", "mamba_d_head"]
+     "audio_config", "thinker_config", "sliding_window_pattern", "global_head_dim", "mamba_d_ssm", "mlp_only_layers", "moe_layer_freq",
+     "moe_intermediate_size", "num_kv_shared_layers", "attn_config", "ffn_config", "multi_query", "mamba_n_heads"]
 )  # fmt: skip
 
 

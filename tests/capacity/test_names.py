@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import pytest
 
 from vllm_doctor.capacity.names import find_gpu, find_model
-from vllm_doctor.capacity.weights import parameters
+from vllm_doctor.capacity.weights import parameters, quant_of
 from vllm_doctor.ruleset.load import load_knowledge
 
 KNOWLEDGE = load_knowledge()
@@ -41,6 +44,24 @@ KNOWLEDGE = load_knowledge()
 def test_a_model_is_found_under_the_names_people_use(written: str, name: str, quantization: str | None) -> None:
     found = find_model(written, KNOWLEDGE)
     assert (found.model.name if found.model else found.candidates, found.quantization) == (name, quantization)
+
+
+WRITTEN = [tuple(row) for row in csv.reader((Path(__file__).parent / "names.csv").open(encoding="utf-8"))][1:]
+"""Names as they stand in launch commands, Ollama tags, file names and forum posts: the model (`several` is asked back, `none` is not
+known), and the method of quantisation that the name states."""
+
+
+@pytest.mark.parametrize(("written", "model", "method"), WRITTEN, ids=[row[0] for row in WRITTEN])
+def test_a_name_from_the_wild_means_one_model_or_is_asked_back(written: str, model: str, method: str) -> None:
+    found = find_model(written, KNOWLEDGE)
+    quantisation = quant_of(found.quantization)
+    assert (found.model.name if found.model else "several" if found.candidates else "none") == model
+    assert (quantisation[0] if quantisation else "") == method
+
+
+def test_a_size_in_the_name_is_never_contradicted() -> None:
+    """DeepSeek-R1 is in `deepseek-r1:7b`, but no model of 671 thousand million parameters is meant."""
+    assert find_model("someone/deepseek-r1-9b-finetune", KNOWLEDGE).model is None
 
 
 @pytest.mark.parametrize("written", ["llama", "Qwen3", "tiny", "", "/", "./models/mid", "my-finetune"])

@@ -54,7 +54,7 @@ _SPOKEN = (
 """Names and words of Chinese forums as the hub writes them."""
 _OTHER_SHAPE = frozenset((
     "vl", "vlm", "vision", "multimodal", "omni", "audio", "ocr", "tts", "voxtral", "moe", "tiny", "mini", "nano", "small", "medium", "large", "air",
-    "flash", "lite", "next", "pro", "plus", "turbo", "max", "linear", "embedding", "embed", "reranker", "scout", "maverick", "draft",
+    "flash", "lite", "next", "pro", "plus", "turbo", "linear", "embedding", "embed", "reranker", "scout", "maverick", "draft",
 ))  # fmt: skip
 """Words that make it another model: no name without one stands for a model with it, nor the other way round."""
 _TASK = frozenset(("coder", "code", "math"))

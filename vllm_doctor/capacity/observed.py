@@ -65,6 +65,11 @@ def ratio(value: Scalar | None) -> float | None:
     return figure(value)
 
 
+def gib_bytes(value: float | None) -> int:
+    """Bytes of so many GiB; 0 for none and for less, and no more than 64 TiB: a larger figure is no memory."""
+    return round(min(max(value or 0.0, 0.0), 65536.0) * GIB)
+
+
 def positive(value: Scalar | None) -> int | None:
     """`whole` of what must be above zero; None for what is not (-1 is vLLM's word for automatic)."""
     number = whole(value)
@@ -151,7 +156,7 @@ def setup_of(run: Run, case: Case, knowledge: Knowledge, model: Model | None = N
         disable_hybrid_kv_cache_manager=truth(option(run, "disable-hybrid-kv-cache-manager")) or False,
         kv_cache_memory_bytes=space if cpu else positive(option(run, "kv-cache-memory-bytes")),
         num_gpu_blocks_override=positive(option(run, "num-gpu-blocks-override")),
-        cpu_offload_bytes=round((ratio(option(run, "cpu-offload-gb")) or 0.0) * GIB),
+        cpu_offload_bytes=gib_bytes(ratio(option(run, "cpu-offload-gb"))),
         estimate_graphs=truth(run.launch.environment.get("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS")) if run.launch else None,
         draft=draft,
         draft_layers=heads,

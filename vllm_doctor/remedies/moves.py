@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ..model.case import Known, Unknown
+from ..model.figures import figure
 from ..model.observations import Scalar
 
 Solved = Known | Unknown | str | None
@@ -25,10 +26,10 @@ class Move(Struct, frozen=True):
 
 
 def number(value: Scalar | None) -> float | None:
-    """The value as a number; None for words and switches."""
+    """The value as a finite number; None for words and switches."""
     if value is None or isinstance(value, bool):
         return None
     try:
-        return float(value)
-    except ValueError:
+        return figure(float(value))
+    except (ValueError, OverflowError):
         return None

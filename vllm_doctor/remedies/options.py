@@ -17,6 +17,8 @@ TRUE_WORDS = {"true", "1", "yes", "on"}
 OFF_WORDS = {"false", "0", "no", "off", "none", "null", "", "0.0"}
 ENGINE_SPANS = {"V0": ("0.2.7", "0.10.2"), "V1": ("0.6.4", "0.33.0"), "": ("0.2.7", "0.33.0")}
 """Versions that a run of unknown version can have: V0 ended with 0.10.2 and V1 began with 0.6.4."""
+STATED = {"--gpu-memory-utilization": "memory.utilization"}
+"""Options whose value a line about something else states."""
 SEGMENTS = "expandable_segments:true"
 """What the conflicts of the allocator's variables are about."""
 
@@ -58,8 +60,11 @@ def in_force(flag: Flag, run: Run) -> Scalar | None:
     given = present(flag, run)
     if given is not None:
         return given
-    printed = run.fact(f"config.{flag.name.lstrip('-')}")
-    return printed.value if printed else default_of(flag, run)
+    for name in (f"config.{flag.name.lstrip('-')}", *([STATED[flag.name]] if flag.name in STATED else [])):
+        printed = run.fact(name)
+        if printed is not None:
+            return printed.value
+    return default_of(flag, run)
 
 
 def default_of(flag: Flag, run: Run) -> Scalar | None:

@@ -95,7 +95,12 @@ def _moved(f: Figures, server: Server, changed: Server, b: Sized, a: Sized, end:
         headroom=None if f.headroom is None or new is None else f.headroom - gone,
         oom_free=None if f.oom_free is None or new is None else f.oom_free - gone,
     )
-    return moved, sum(abs(v) for p, v in shift.items() if p in ROUGH), sum(abs(v) for v in shift.values()) + abs(a.budget.budget - b.budget.budget)
+    known = {p for p in ROUGH if not a.parts[p][end] and (measured[p] is not None or (p == "graphs" and f.graphs_charged is not None))}
+    return (
+        moved,
+        sum(abs(v) for p, v in shift.items() if p in ROUGH - known),
+        sum(abs(v) for v in shift.values()) + abs(a.budget.budget - b.budget.budget),
+    )
 
 
 def _graphs_charged(f: Figures, s: Sized, end: int, shift: dict[Part, float] | None) -> float:
@@ -112,7 +117,7 @@ def _graphs_charged(f: Figures, s: Sized, end: int, shift: dict[Part, float] | N
 
 def _pool(f: Figures, server: Server, b: Sized, end: int) -> float | None:
     """Bytes of the pool before: measured, by its tokens, or as the model expects them. Zero and below: the start failed."""
-    if f.kv_rest is not None:
+    if f.kv_rest is not None and (f.kv_rest > 0 or not f.kv_tokens):
         return f.kv_rest
     if f.kv_tokens and not f.fixed_pool:
         own = tokens_of(float(2**40), b.setup)
@@ -152,8 +157,8 @@ def _tokens(f: Figures, server: Server, changed: Server, pool: float | None, new
         return f.kv_tokens * still / forced
     if forced and f.pool_by_budget is not None:
         return f.pool_by_budget
-    if new is None:
-        return None
+    if new is None or (f.kv_tokens is not None and new == pool and changed.setup == server.setup):
+        return None if new is None else f.kv_tokens
     tokens = tokens_of(new, changed.setup)
     if forced or f.kv_tokens is None or pool is None or pool <= 0:
         return tokens

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct, structs
 
 from ..capacity.defaults import limits_of
 from ..capacity.generations import generation_of
-from ..capacity.observed import option, positive, ratio, setup_of, truth, whole
+from ..capacity.observed import gib_bytes, option, positive, ratio, setup_of, truth, whole
 from ..capacity.refusals import refusals
-from ..capacity.setup import GIB, PARTS, Budget, Part, Setup
+from ..capacity.setup import PARTS, Budget, Part, Setup
 from ..capacity.size import graphs_counted, size
 from ..capacity.weights import FLOAT_BYTES, gated, parameters, weight_bytes
 from ..model.case import Case, Run
@@ -25,6 +25,8 @@ from ..versions import generation
 from .moves import Move
 from .options import ENGINE_SPANS, switched_on
 
+MOST_ADAPTERS, LARGEST_RANK = 1024, 512
+"""More than anybody has: a figure in a log that is larger is none."""
 Ends = tuple[float, float, float]
 """(low, expected, high)."""
 
@@ -56,8 +58,13 @@ def servers_of(run: Run, case: Case, knowledge: Knowledge, model: Model | None) 
         return ()
     setup = _as_given(structs.replace(setup, known={}, known_kv_bytes=None), run)
     loras = (positive(option(run, "max-loras")) or 1) if truth(option(run, "enable-lora")) else 0
-    reserved = ratio(option(run, "mm-ipc-gpu-memory-gb")) or 0.0
-    server = Server(setup, loras, positive(option(run, "max-lora-rank")) or 16, _text_only(option(run, "limit-mm-per-prompt")), round(reserved * GIB))
+    server = Server(
+        setup,
+        min(loras, MOST_ADAPTERS),
+        min(positive(option(run, "max-lora-rank")) or 16, LARGEST_RANK),
+        _text_only(option(run, "limit-mm-per-prompt")),
+        gib_bytes(ratio(option(run, "mm-ipc-gpu-memory-gb"))),
+    )
     if setup.version is not None:
         return (server,)
     ends = ENGINE_SPANS[generation(run) or ""]
@@ -97,6 +104,14 @@ def starts(server: Server) -> bool:
     extra = draft_bytes(server.setup) + lora_bytes(server)
     weights = weight_bytes(server.setup) + extra
     return size(structs.replace(server.setup, known={"weights": round(weights)})).starts
+
+
+def first_that_starts(servers: Sequence[Server], lever: str, candidates: Iterable[float]) -> float | None:
+    """The first value of an option with which every one of the servers starts; None where none does, or where one starts as it is: then the model
+    does not see what failed, and has no answer."""
+    if not servers or any(starts(s) for s in servers):
+        return None
+    return next((c for c in candidates if all(starts(after(s, (Move(lever, c),))) for s in servers)), None)
 
 
 def draft_bytes(setup: Setup) -> float:
@@ -163,12 +178,12 @@ def _kv_dtype(s: Server, m: Move) -> Server | None:
 
 def _offload(s: Server, m: Move) -> Server | None:
     to = 0.0 if m.remove else m.number
-    return None if to is None or to < 0 else _set(s, cpu_offload_bytes=round(to * GIB))
+    return None if to is None or to < 0 else _set(s, cpu_offload_bytes=gib_bytes(to))
 
 
 def _cpu_space(s: Server, m: Move) -> Server | None:
     to = m.number
-    return _set(s, kv_cache_memory_bytes=round(to * GIB)) if to and to > 0 and s.setup.device == "cpu" else None
+    return _set(s, kv_cache_memory_bytes=gib_bytes(to)) if to and to > 0 and s.setup.device == "cpu" else None
 
 
 def _largest_graph(s: Server, m: Move) -> Server | None:
@@ -191,12 +206,12 @@ def _quantization(s: Server, m: Move) -> Server | None:
 
 def _slots_of_adapters(s: Server, m: Move) -> Server | None:
     to = 1 if m.remove else whole(m.to)
-    return structs.replace(s, loras=to) if to and to > 0 and s.loras else None
+    return structs.replace(s, loras=min(to, MOST_ADAPTERS)) if to and to > 0 and s.loras else None
 
 
 def _rank(s: Server, m: Move) -> Server | None:
     to = 16 if m.remove else whole(m.to)
-    return structs.replace(s, rank=to) if to and to > 0 else None
+    return structs.replace(s, rank=min(to, LARGEST_RANK)) if to and to > 0 else None
 
 
 def _no_adapters(s: Server, m: Move) -> Server | None:
@@ -218,7 +233,7 @@ def _text_only(value: object) -> bool:
 
 def _frontend(s: Server, m: Move) -> Server | None:
     to = 0.0 if m.remove else m.number
-    return None if to is None else structs.replace(s, frontend_bytes=round(to * GIB))
+    return None if to is None else structs.replace(s, frontend_bytes=gib_bytes(to))
 
 
 OPTIONS: dict[str, Callable[[Server, Move], Server | None]] = {
@@ -253,7 +268,7 @@ OPTIONS: dict[str, Callable[[Server, Move], Server | None]] = {
 """What each option changes in a server; None where the value says nothing to the model. `quantization` is another checkpoint."""
 
 
-def after(server: Server, moves: list[Move] | tuple[Move, ...]) -> Server:
+def after(server: Server, moves: Sequence[Move]) -> Server:
     """The server after all changes that the model has a word for."""
     for move in moves:
         change = OPTIONS.get(move.lever)

@@ -39,6 +39,8 @@ def effects(before: Figures, changes: Sequence[Move]) -> tuple[Effect, ...]:
             before = structs.replace(before, host=now_set * GIB * before.ranks)
     low = high = before
     modelled = resized(before, changes)
+    if modelled is None and before.servers and before.kv_tokens is None:
+        modelled = through_model(before, ())
     if modelled is not None:
         low, high = modelled.low, modelled.high
     rough = modelled is not None and modelled.rough

@@ -7,10 +7,11 @@ is no number. Values are rounded to the safe side, to figures that a person woul
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from msgspec import structs
 
+from ..capacity.defaults import limits_of
 from ..capacity.observed import option, whole
 from ..capacity.weights import quantisation
 from ..model.case import Case, Known, Run, Unknown
@@ -22,6 +23,7 @@ from .figures import GIB, Figures, look
 from .moves import Solved
 from .options import switched_on
 from .resize import fit, usual
+from .servers import first_that_starts
 from .solve_gpus import all_gpus, context_parallel, one_more_replica, ranks_that_are_there, replicas_on_gpus, stages
 from .solve_oom import (
     MARGIN,
@@ -70,12 +72,24 @@ def max_model_len_that_fits(case: Case, run: Run, finding: Judgement, evaluator:
         # V0 without chunks profiles a prompt of max-model-len: a shorter one frees its share of the activation peak
         lacking = _shortfall(run, f)
         if not f.activation or lacking is None or not f.max_len:
-            return Unknown("startup-log")
+            return _modelled(f, "--max-model-len", _lengths(f))
         shorter = _rounded(f.max_len * (1 - lacking / f.activation)) if lacking < f.activation else 0
         return Known(float(shorter)) if shorter >= SHORTEST_PROFILE else None
     if f.kv_tokens and f.max_len and f.kv_tokens < f.max_len:
         return Known(float(_rounded(f.kv_tokens)))
-    return Unknown("startup-log")
+    return _modelled(f, "--max-model-len", _lengths(f))
+
+
+def _lengths(f: Figures) -> list[int]:
+    """Lengths to try where only the model can tell: from seven eighths down to an eighth of what was asked for."""
+    asked = f.max_len or max((limits_of(s.setup).max_model_len for s in f.servers), default=0)
+    return [_rounded(asked * k / 8) for k in range(7, 0, -1)]
+
+
+def _modelled(f: Figures, lever: str, candidates: Iterable[float]) -> Solved:
+    """The first value with which the memory model says that the server starts, where the log has no figures to solve for one."""
+    found = first_that_starts(f.servers, lever, candidates)
+    return Unknown("startup-log") if found is None else Known(float(found))
 
 
 def _rounded(tokens: float) -> int:
@@ -117,8 +131,8 @@ def more_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evalua
     refused = finding.cause == "startup-kv-too-small"
     if f.total is None and lacking is not None:
         return Unknown("startup-log") if lacking <= (UTILIZATION_MOST - f.utilization) * LARGEST_CARD else None
-    if refused and lacking is None:
-        return Unknown("startup-log")  # a step may not be enough, and the log does not say how much is
+    if refused and lacking is None:  # a step may not be enough, and the log does not say how much is
+        return _modelled(f, "--gpu-memory-utilization", [k / 100 for k in range(round(100 * f.utilization) + 1, round(100 * UTILIZATION_MOST) + 1)])
     if f.total is None:
         return Known(round(min(UTILIZATION_MOST, f.utilization + UTILIZATION_STEP), 2))
     outside = OUTSIDE + (0.0 if f.graphs_counted else f.graphs or 0.0)
@@ -302,7 +316,7 @@ def offload_shortfall(case: Case, run: Run, finding: Judgement, evaluator: Evalu
     f = look(case, run, finding, evaluator)
     lacking = _shortfall(run, f)
     if lacking is None:
-        return Unknown("startup-log")
+        return _modelled(f, "--cpu-offload-gb", range(1, 1 + int((f.weights or 16 * GIB) / 2 / GIB)))
     already = run.flags().get("cpu-offload-gb")
     base = float(already) if isinstance(already, int | float) and switched_on(already) else 0.0
     to = base + math.ceil(lacking / GIB)

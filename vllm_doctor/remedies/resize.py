@@ -194,7 +194,7 @@ def usual(f: Figures) -> float | None:
 
 def fit(f: Figures, tokens: float | None) -> float | None:
     """Requests of a length that run at once: whole blocks of the pool, and no more than there are slots. Below one, the share that fits."""
-    if not f.kv_tokens or not tokens or f.kv_tokens <= 0:
+    if not f.kv_tokens or not tokens or f.kv_tokens <= 0 or tokens <= 0:
         return None
     held = grouped_fit(f, tokens)
     if held is None:

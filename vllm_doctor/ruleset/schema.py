@@ -145,7 +145,7 @@ class Remedy(Struct, frozen=True, forbid_unknown_fields=True):
     `remedies/conditions.py` that ask for more than a signal. Version bounds of options live in `knowledge/flags.yaml` only.
 
     `solve` names a function of `remedies/solvers.py`. `lever` names what is moved where it is no option of the server (a closed list in
-    `remedies/simulate.py`), so that its effect can be predicted all the same."""
+    `remedies/levers.py` and `remedies/servers.py`), so that its effect can be predicted all the same."""
 
     id: str
     title: Text

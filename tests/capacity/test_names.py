@@ -10,6 +10,7 @@ import pytest
 from vllm_doctor.capacity.names import find_gpu, find_model
 from vllm_doctor.capacity.weights import parameters, quant_of
 from vllm_doctor.ruleset.load import load_knowledge
+from vllm_doctor.ruleset.schema import Gpu, Model
 
 KNOWLEDGE = load_knowledge()
 
@@ -82,6 +83,18 @@ def test_a_name_that_says_too_little_finds_nothing(written: str) -> None:
         ("T4 14.56GiB", "T4 16GB", 14.56),
         ("RX 7900 XTX", "Radeon RX 7900 XTX 24GB", 23.98),
         ("MI300X", "MI300X 192GB", 191.715),
+        ("2x4090", "RTX 4090 24GB", 23.585),
+        ("双卡3090Ti", "RTX 3090 24GB", 23.63),
+        ("4090魔改48G", "RTX 4090 48GB (modified)", 47.68),
+        ("2080ti 22g", "RTX 2080 Ti 22GB (modified)", 21.585),
+        ("RTX4070Ti Super", "RTX 4070 Ti SUPER 16GB", 15.78),
+        ("3060 Ti", "RTX 3060 Ti 8GB", 7.7),
+        ("Quadro RTX 6000", "Quadro RTX 6000 24GB", 23.6),
+        ("RTX 4500 Ada", "RTX 4500 Ada 24GB", 23.5),
+        ("H20 141G", "H20 141GB", 139.75),
+        ("H100 PCIe", "H100 PCIe 80GB", 79.15),
+        ("昇腾910B", "Ascend 910B 64GB", 61.13),
+        ("Strix Halo", "Radeon 8060S (Strix Halo) unified", 126.08),
     ],
 )
 def test_a_card_is_found_with_what_cuda_reports(written: str, name: str, gib: float) -> None:
@@ -89,7 +102,7 @@ def test_a_card_is_found_with_what_cuda_reports(written: str, name: str, gib: fl
     assert (found.gpu.name if found.gpu else None, found.total_gib) == (name, gib)
 
 
-@pytest.mark.parametrize(("written", "gib"), [("24", 24.0), ("23.6GiB", 23.6), ("24GB", 23.45), ("80 GB", 79.175)])
+@pytest.mark.parametrize(("written", "gib"), [("24", 24.0), ("23.6GiB", 23.6), ("24GB", 23.5), ("80 GB", 79.175)])
 def test_a_size_is_taken_as_reported_or_as_sold(written: str, gib: float) -> None:
     found = find_gpu(written, KNOWLEDGE)
     assert (found.gpu, found.total_gib) == (None, gib)
@@ -98,6 +111,27 @@ def test_a_size_is_taken_as_reported_or_as_sold(written: str, gib: float) -> Non
 def test_a_card_of_several_sizes_is_not_guessed() -> None:
     found = find_gpu("V100", KNOWLEDGE)
     assert (found.gpu, found.total_gib, found.candidates) == (None, None, ("V100 SXM2/PCIe 16GB", "V100 SXM2/PCIe 32GB"))
+
+
+def test_a_size_that_no_such_card_has_counts_for_itself() -> None:
+    """A 3090 of 48 GB is none that is known: its size is taken, and nothing else is said of it."""
+    found = find_gpu("RTX 3090 48GB", KNOWLEDGE)
+    assert found.gpu is None
+    assert found.total_gib == pytest.approx(47, abs=3)
+
+
+@pytest.mark.parametrize("gpu", KNOWLEDGE.gpus, ids=lambda g: g.name)
+def test_every_card_is_found_by_its_names(gpu: Gpu) -> None:
+    for name in (gpu.name, *gpu.aliases):
+        found = find_gpu(name, KNOWLEDGE)
+        assert gpu.name in (found.gpu.name if found.gpu else "", *found.candidates), name
+
+
+@pytest.mark.parametrize("model", KNOWLEDGE.models, ids=lambda m: m.name)
+def test_every_model_is_found_by_its_names(model: Model) -> None:
+    for name in (model.name, *model.aliases):
+        found = find_model(name, KNOWLEDGE)
+        assert model.name in (found.model.name if found.model else "", *found.candidates), name
 
 
 @pytest.mark.parametrize("written", ["", "fast card", "RTX 9999", "GPU"])

@@ -271,40 +271,55 @@ def _quantisation(name: str, tail: str) -> str | None:
 
 _SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*(gib|gb|g)\b", re.IGNORECASE)
 _VENDOR = re.compile(
-    r"\b(?:nvidia|geforce|tesla|quadro|amd|instinct|radeon|intel|arc|graphics|gpu|card|class|generation|edition|\(r\)|\(tm\)|hbm\d?e?)\b", re.I
+    r"\b(?:nvidia|geforce|tesla|amd|instinct|radeon|intel|arc|graphics|gpu|card|class|generation|edition|\(r\)|\(tm\)|hbm\d?e?|sxm\d?|active|modified)\b",
+    re.I,
 )
+_VARIANT = frozenset(("ti", "super", "laptop", "mobile", "xt", "xtx", "gre", "ada", "pro", "quadro", "nvl", "v2"))
+"""Words that make it another card: they stand in both names, or in neither."""
+
+
+def card_text(text: str) -> str:
+    """A card as its maker writes it: without how many there are, `RTX4090` and `3090Ti` in words."""
+    plain = re.sub(r"[^\x00-\x7f]+", " ", unicodedata.normalize("NFKC", re.sub(r"^\s*\d+\s*(?:[x×*]|张|卡|块)\s*|^\s*[单双]卡", "", text)))
+    plain = re.sub(r"\s+[x*]\s*\d+(?=\s|$).*", "", plain)  # RTX 3090 x2
+    plain = re.sub(r"(?i)\b(rtx|gtx|rx)(?=\d{4})", r"\1 ", plain)
+    return re.sub(r"(?i)\b(\d{4})(ti|super|xtx|xt|gre)\b|\b([45]090)(d)\b", r"\1\3 \2\4", plain).strip()
 
 
 def find_gpu(text: str, knowledge: Knowledge) -> GpuMatch:
-    """The card that a name means, or a size: `24` and `23.6GiB` are what CUDA reports, `24GB` is what the box says."""
-    stripped = text.strip()
-    plain = re.sub(r"\s*\([^()]*\)|\s*[x×*]\s*\d+(?=\s|$).*", "", stripped)
-    if plain and plain != stripped and not _SIZE.search(stripped[len(plain) :]) and find_gpu(plain, knowledge) != GpuMatch(None, None):
-        return find_gpu(plain, knowledge)  # RTX 3090 x2 (beside the desktop)
+    """The card that a name means, or a size: `24` and `23.6GiB` are what CUDA reports, `24GB` is what the box says. A size that the card is not
+    sold with counts for itself: nothing is said of another card."""
+    outer = re.sub(r"\s*\([^()]*\)", "", text).strip()
+    stripped = card_text(text)
     number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(gib|gb|g)?", stripped, re.I)
     if number and (number[2] or float(number[1]) < 1000):  # 4090 is a name, 24 a size
         value = float(number[1])
-        marketed = (number[2] or "").lower() == "gb"
-        return GpuMatch(None, visible_of(value, knowledge.gpus) if marketed else value)
-    stripped = re.sub(r"^\s*\d+\s*[x×*]\s*", "", stripped)
+        return GpuMatch(None, visible_of(value, knowledge.gpus) if (number[2] or "").lower() == "gb" else value)
     size = _SIZE.search(stripped)
-    words = _words(_SIZE.sub(" ", stripped))
     wanted = float(size[1]) if size else None
-    found = [g for g in knowledge.gpus if any(normal(stripped) == normal(a) for a in (g.name, *g.aliases))]
+    reported = size is not None and size[2].lower() == "gib"
+    keys = {normal(re.sub(r"(?i)(\d)g\b", r"\1gb", t)) for t in (text, stripped, card_text(outer))}
+    found = [g for g in knowledge.gpus if any(normal(a) in keys for a in (g.name, *g.aliases))]
     if not found:
+        words = _words(_SIZE.sub(" ", stripped))
         scored = [(_fit(words, g), g) for g in knowledge.gpus]
         best = max((s for s, _ in scored), default=0.0)
-        found = [g for s, g in scored if s == best and s > 0]
-    if wanted is not None and len(found) > 1:
-        found = [g for g in found if abs(g.marketed_gb - wanted) < 0.12 * wanted] or found
+        found = [g for s, g in scored if s == best and s > 0] or [
+            g for s, g in ((_fit(_words(card_text(outer)), g), g) for g in knowledge.gpus) if s > 0
+        ][:1]
+        if wanted is not None and found:
+            sold = [g for g in found if abs(g.marketed_gb - wanted) < 0.12 * wanted]
+            near = sold or [g for s, g in scored if s > 0 and abs(g.marketed_gb - wanted) < 0.05 * wanted and _telling(words) & _words(g.name)]
+            found = near
     if not found:
-        return GpuMatch(None, visible_of(wanted, knowledge.gpus) if wanted and size and size[2].lower() != "gib" else wanted)
+        return GpuMatch(None, visible_of(wanted, knowledge.gpus) if wanted and not reported else wanted)
+    if wanted is None:
+        found = [g for g in found if "modified" not in g.name] or found  # a name alone means the card as it was sold
     sizes = {(g.marketed_gb, tuple(g.visible_gib)) for g in found}
     if len({g.marketed_gb for g in found}) > 1:
         return GpuMatch(None, None, tuple(g.name for g in found[:8]))
     gpu = found[0]
-    exact = wanted if size and size[2].lower() == "gib" else None
-    return GpuMatch(gpu, exact or typical(gpu), tuple(g.name for g in found[1:4]) if len(sizes) > 1 else ())
+    return GpuMatch(gpu, wanted if reported and wanted else typical(gpu), tuple(g.name for g in found[1:4]) if len(sizes) > 1 else ())
 
 
 def typical(gpu: Gpu) -> float:
@@ -323,16 +338,16 @@ def _words(text: str) -> set[str]:
     return {w for w in plain.split() if w}
 
 
+def _telling(words: set[str]) -> set[str]:
+    return {w for w in words if (any(c.isdigit() for c in w) and any(c.isalpha() for c in w) and w not in _VARIANT) or re.fullmatch(r"\d{4}", w)}
+
+
 def _fit(words: set[str], gpu: Gpu) -> float:
     """How well words name a card: every word with a digit must be one of its own; more shared words are better, unshared ones cost."""
-    best = 0.0
+    best, telling = 0.0, _telling(words)
     for alias in (gpu.name, *gpu.aliases):
-        own = _words(_SIZE.sub(" ", alias))
-        telling = {w for w in words if (any(c.isdigit() for c in w) and any(c.isalpha() for c in w)) or re.fullmatch(r"\d{4}", w)}
-        if not telling <= own:
-            continue
+        own = _words(_SIZE.sub(" ", card_text(alias)))
         shared = words & own
-        if not any(any(c.isdigit() for c in w) for w in shared):
-            continue
-        best = max(best, len(shared) - 0.1 * len(own - words) - 0.3 * len(words - own))
+        if telling <= own and words & _VARIANT == own & _VARIANT and any(any(c.isdigit() for c in w) for w in shared):
+            best = max(best, len(shared) - 0.1 * len(own - words) - 0.3 * len(words - own))
     return best

@@ -227,7 +227,13 @@ def table(rows_file: Path = STARTS) -> str:
             f"| {s.alone.kv.bytes / GIB:.2f} | {low:.2f} – {high:.2f} | {percent(s.kv_error)} |"
         )
     lines += ["", "Every row that misses (1 % with its parts, 12 % without), and why:", ""]
+    off = {id(s) for s in rated} - {id(s) for s in exact}
     for s in found:
+        if id(s) in off and s.per_token:
+            own, low, high = s.per_token
+            lines.append(
+                f"* {s.row['version']}, {s.row['model']}, {own:.1f} KiB per token for {low:.1f} – {high:.1f}: {s.row.get('why') or 'not explained'}"
+            )
         missed = [e for e in (s.token_error if abs(s.token_error or 0) > GOAL_TOKENS else None, s.kv_error) if e is not None and abs(e) > GOAL_TOKENS]
         if abs(s.token_error or 0) > GOAL_TOKENS or (abs(s.kv_error or 0) > GOAL_KV and not guessed(s)):  # as in the tests
             reason = s.row.get("why") or "not explained"

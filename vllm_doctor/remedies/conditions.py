@@ -110,6 +110,14 @@ def graphs_outside_budget(case: Case, run: Run, finding: Judgement, evaluator: E
     return None if counted is None else not counted
 
 
+def graphs_follow_slots(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Are graphs captured only as far as max-num-seqs goes? V0, and V1 from 0.10.0 (before, up to 512 whatever it was)."""
+    own = generation(run)
+    if own == "V0":
+        return True
+    return satisfies(run.version, ">=0.10.0") if own == "V1" else None
+
+
 def weights_exceed_free(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
     """Do the weights alone need more than was free at the start? None where the model's shape or what was free is not known."""
     free = min(
@@ -212,6 +220,7 @@ CONDITIONS: dict[str, Condition] = {
     "not_v1": not_v1,
     "graphs_in_budget": graphs_in_budget,
     "graphs_outside_budget": graphs_outside_budget,
+    "graphs_follow_slots": graphs_follow_slots,
     "spare_gpus": spare_gpus,
     "weights_exceed_free": weights_exceed_free,
     "several_gpus": several_gpus,

@@ -76,7 +76,8 @@ def _moved(f: Figures, server: Server, changed: Server, b: Sized, a: Sized, end:
     elif server.setup.kv_cache_memory_bytes is not None:
         new = _by_budget(f, a, end)  # the budget decides again
     else:
-        new = None if pool is None else pool + a.budget.budget - b.budget.budget - charge - (changed.frontend_bytes - server.frontend_bytes)
+        more = a.budget.budget - b.budget.budget - charge - (changed.frontend_bytes - server.frontend_bytes)
+        new = None if pool is None else pool + more
     tokens = _tokens(f, server, changed, pool, new)
     gone = sum(shift.values()) + (0.0 if new is None or pool is None else new - pool)
     was, is_ = b.budget.kv_bytes_per_token, a.budget.kv_bytes_per_token

@@ -8,6 +8,7 @@ from ..model.case import Case, Known, Run, Unknown
 from ..model.figures import figure
 from ..model.judgement import Judgement
 from ..signals.evaluate import Evaluator
+from ..versions import satisfies
 from .figures import Figures, look
 from .moves import Move, Solved
 from .servers import Server, after, starts
@@ -72,9 +73,13 @@ def _copies(server: Server) -> int:
 
 
 def context_parallel(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
-    """As many as hold the same KV cache, so that each holds other tokens of it."""
+    """As many as hold the same KV cache, so that each holds other tokens of it. Latent attention since 0.10.2 (vLLM pull request 23734), grouped
+    heads since 0.11.1 (24864); not where layers keep a window or a state."""
     f = look(case, run, finding, evaluator)
-    if not f.servers:
+    models = [s.setup.model for s in f.servers]
+    if not models or any(m.attn_layers_sliding or m.sliding_window or m.linear_layers for m in models):
+        return None
+    if any(not m.kv_lora_rank for m in models) and satisfies(run.version, ">=0.11.1") is not True:
         return None
     now = max(s.setup.decode_context_parallel_size for s in f.servers)
     to = copies(f) * now

@@ -267,7 +267,7 @@ def test_what_vllm_refuses_is_said_and_no_command_is_printed(arguments: str, cod
     answer = answer_of(capsys, *arguments.split())
     assert (answer["starts"], answer["command"], code in [n["code"] for n in answer["notes"]]) == (False, None, True)
     text = output([*BASE, *arguments.split()], capsys)
-    assert "- It does not start: " in text
+    assert text.startswith("It does not start: ")
     assert "vllm serve" not in text
 
 
@@ -341,6 +341,86 @@ def test_room_is_promised_only_at_the_cautious_end() -> None:
     fit = plan(base, Wish(1)).fits["max_model_len"]
     asked = [int(fit.low), int(fit.low) + 1, int(fit.requests) + 1]
     assert [codes(plan(base, Wish(n)))[0] for n in asked] == ["room", "edge", "queue"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first"),
+    [
+        ([], "It starts: "),
+        (["--concurrency", "2", "--input", "1000"], "2 at once cannot fill the KV cache: "),
+        (["--concurrency", "200", "--input", "3000"], "Of 200 wanted at once, "),
+        (["--input", "90000"], "A request of 90,000 tokens exceeds the model's limit of 32,768"),
+        (["--solve", "max-num-seqs", "--input", "3000"], "--max-num-seqs "),
+        (["--tp", "3"], "It does not start: 28 attention heads"),
+        (["--max-model-len", "8192", "--other-gib", "4"], "It does not start: free memory below the budget"),
+    ],
+)
+def test_the_first_line_is_the_answer(arguments: list[str], first: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = output([*BASE, *arguments], capsys)
+    assert text.startswith(first)
+    assert re.sub(r"\s+", " ", text).count(re.sub(r"\s+", " ", text.partition("\n\n")[0])) == 1
+
+
+def test_estimates_have_the_digits_that_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output([*BASE, "--max-model-len", "8192"], capsys)
+    rows = [line for line in text.splitlines() if "calculated (" in line or "rule of thumb" in line]
+    assert rows
+    assert all(re.search(r"\d+\.\d GiB|\d0? MiB", line) and not re.search(r"\d\.\d\d GiB|\.\d MiB", line) for line in rows)
+    assert re.search(r"room for \d{2,3},\d00 tokens", text)
+
+
+WAYS: tuple[tuple[Setup, Wish], ...] = (
+    (setup("Qwen2.5-72B-Instruct", "A100 80GB", max_model_len=None), Wish()),
+    (setup("Qwen2.5-32B-Instruct", max_model_len=None), Wish(10, 3000, 1000)),
+    (setup("Qwen2.5-32B-Instruct-AWQ", max_model_len=None, version="0.33.0"), Wish()),
+    (setup("Qwen2.5-7B-Instruct"), Wish(20, 6000, 2000)),
+    (setup("Llama-3.1-8B-Instruct", max_model_len=None), Wish(1, 60000, 1000)),
+    (setup(outside_bytes=4 * GIB, version="0.19.1"), Wish()),
+)
+
+
+@pytest.mark.parametrize(("given", "wish"), WAYS)
+def test_each_way_out_holds_what_is_wished(given: Setup, wish: Wish) -> None:
+    answer = plan(given, wish)
+    assert answer.ways
+    for way in answer.ways:
+        flags = way.flags
+        changed = structs.replace(
+            given,
+            quantization=way.checkpoint or given.quantization,
+            max_model_len=int(flags.get("--max-model-len", given.max_model_len or 0)) or None,
+            tensor_parallel_size=int(flags.get("--tensor-parallel-size", given.tensor_parallel_size)),
+            kv_cache_dtype=flags.get("--kv-cache-dtype", given.kv_cache_dtype),
+            gpu_memory_utilization=float(flags.get("--gpu-memory-utilization", given.gpu_memory_utilization or 0.9)),
+            max_num_seqs=int(flags.get("--max-num-seqs", 0)) or given.max_num_seqs,
+            max_num_batched_tokens=int(flags.get("--max-num-batched-tokens", 0)) or given.max_num_batched_tokens,
+        )
+        assert starts_with(changed, wish), way
+        assert way.requests >= (wish.concurrency or 0)
+
+
+def test_a_set_up_that_holds_the_wish_needs_no_way_out() -> None:
+    assert plan(setup(), Wish(5, 1000, 100)).ways == ()
+
+
+def test_without_fp8_arithmetic_no_fp8_is_advised() -> None:
+    answer = plan(setup(card="A100 40GB", max_model_len=32768), Wish(60, 20000, 2000))
+    assert answer.ways
+    assert [w for w in answer.ways if "fp8" in (w.checkpoint, w.flags.get("--kv-cache-dtype"))] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "noted"),
+    [
+        ("Qwen3-30B-A3B-FP8", {"tensor_parallel_size": 4}, True),
+        ("Qwen3-30B-A3B-FP8", {"tensor_parallel_size": 2}, False),
+        ("Qwen3-30B-A3B-FP8", {"tensor_parallel_size": 4, "enable_expert_parallel": True}, False),
+        ("Qwen3-30B-A3B-FP8-dynamic", {"tensor_parallel_size": 4}, False),
+        ("Qwen2.5-72B-Instruct-AWQ", {"tensor_parallel_size": 8}, True),
+    ],
+)
+def test_blocks_of_a_quantised_checkpoint_are_not_cut(name: str, options: dict[str, object], noted: bool) -> None:
+    assert ("blocks-split" in codes(plan(setup(name, "L40S", **options)))) == noted
 
 
 def test_one_request_is_singular(capsys: pytest.CaptureFixture[str]) -> None:

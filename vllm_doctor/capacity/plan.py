@@ -16,6 +16,8 @@ from .kv import blocks_for, pool_of
 from .refusals import REFUSALS, Note, refusals
 from .setup import GIB, PARTS, Budget, Limit, Setup
 from .size import requests_that_fit, size
+from .ways import Solvers, Way, ways_of
+from .weights import quantisation
 
 Quantity = Literal["max-model-len", "max-num-seqs", "gpu-memory-utilization", "tp"]
 QUANTITIES: tuple[Quantity, ...] = ("max-model-len", "max-num-seqs", "gpu-memory-utilization", "tp")
@@ -23,6 +25,9 @@ QUANTITIES: tuple[Quantity, ...] = ("max-model-len", "max-num-seqs", "gpu-memory
 MOST_UTILIZATION = 0.97
 """Above it, one allocation of a library outside the budget is enough to fail: 3 % of 24 GiB are 0.7 GiB."""
 LENGTH_STEP = 16
+LEAST_LENGTH, LONG_ENOUGH = 512, 32768
+"""A limit below the first is no help to anybody. The second is what changes are tried with where no length is asked for: few need a model's
+own 128k."""
 
 
 class Wish(Struct, frozen=True):
@@ -52,7 +57,8 @@ class Plan(Struct, frozen=True):
     """The answer for one card. `flags` are the options to use, by name, in the version's spelling, `others` the words of options that are
     carried along without being modelled; `command_starts` tells whether a server with them starts. `notes` are keys of sentences with figures
     (reports/plan.py words them). `solved` is the value that was asked for, at the cautious end of the estimates: None without a question, ""
-    where no value does it; `solved_middle` is the same by the middle estimate."""
+    where no value does it; `solved_middle` is the same by the middle estimate. `ways` are changes that help where the set-up does not start or
+    does not hold the wish."""
 
     setup: Setup
     budget: Budget
@@ -65,6 +71,7 @@ class Plan(Struct, frozen=True):
     solved_middle: str = ""
     others: tuple[str, ...] = ()
     command_starts: bool = True
+    ways: tuple[Way, ...] = ()
 
     @property
     def starts(self) -> bool:
@@ -110,7 +117,38 @@ def plan(
         solved_middle=middle,
         others=others,
         command_starts=runs(best),
+        ways=() if starts_with(setup, wish, size) else _ways(setup, wish),
     )
+
+
+def _ways(setup: Setup, wish: Wish) -> tuple[Way, ...]:
+    """What would help. A wish longer than --max-model-len takes a longer one as well."""
+    own = setup.model.max_position_embeddings
+    if own and wish.tokens is not None and wish.tokens > own:
+        return ()
+    base = setup
+    if wish.tokens is not None and (setup.max_model_len is None or wish.tokens > setup.max_model_len):
+        base = structs.replace(setup, max_model_len=min(_up(wish.tokens), own or _up(wish.tokens)))
+    elif wish.tokens is None and setup.max_model_len is None and (own or 0) > LONG_ENOUGH:
+        base = structs.replace(setup, max_model_len=LONG_ENOUGH)
+
+    def length(trial: Setup) -> Setup | None:
+        longest = longest_length(trial, cautious)
+        if longest is None or longest >= limits_of(trial).max_model_len:
+            return None
+        rounded = longest // LENGTH_STEP * LENGTH_STEP or longest
+        return structs.replace(trial, max_model_len=rounded) if rounded >= max(wish.tokens or 0, LEAST_LENGTH) else None
+
+    def told(trial: Setup) -> tuple[float, int, int]:
+        budget = cautious(trial)
+        tokens = wish.tokens or budget.max_model_len
+        return max(0.0, requests_that_fit(budget, trial, tokens)), tokens, budget.kv_tokens
+
+    def wider(trial: Setup) -> Setup | None:
+        return solve_tp(trial, wish)
+
+    solvers = Solvers(lambda trial: starts_with(trial, wish), wish.concurrency or 1, length, lambda trial: solve_utilization(trial, wish), wider)
+    return ways_of(setup, base, solvers, told)
 
 
 def _own_limit(setup: Setup, wish: Wish, solved: tuple[Quantity, str] | None) -> list[Note]:
@@ -203,9 +241,24 @@ def _notes(setup: Setup, budget: Budget, wish: Wish, wanted: Fits) -> list[Note]
     heads = setup.model.num_key_value_heads or 0
     if heads and setup.tensor_parallel_size > heads and not setup.model.kv_lora_rank:
         notes.append(("replicated-heads", {"heads": heads, "tp": setup.tensor_parallel_size}))
+    notes += _blocks(setup)
     if setup.model.kind in ("vlm", "hybrid", "encoder-decoder"):
         notes.append(("wide-band", {"kind": setup.model.kind}))
     return notes
+
+
+def _blocks(setup: Setup) -> list[Note]:
+    """Checkpoints in FP8 or 4 bits have one scale for 128 weights in a row: a GPU's share must be whole blocks, or loading fails ("not divisible
+    by weight quantization block_n"). Scales for a whole channel ("dynamic") have no blocks."""
+    model, tp = setup.model, setup.tensor_parallel_size
+    method, text = quantisation(setup)[0], (setup.quantization or "").lower()
+    width = model.intermediate_size if not model.num_experts else None if setup.enable_expert_parallel else model.moe_intermediate_size
+    if tp == 1 or not width or width % tp or method not in ("fp8", "awq", "gptq") or "dynamic" in text or (width // tp) % BLOCK == 0:
+        return []
+    return [("blocks-split", {"width": width, "tp": tp, "block": BLOCK})]
+
+
+BLOCK = 128
 
 
 Sizing = Callable[[Setup], Budget]

@@ -25,11 +25,12 @@ FILLS: dict[str, tuple[str, str]] = {
 
 
 class Row(Struct, frozen=True):
-    """A part of the account: bytes, and a note such as its range or its origin."""
+    """A part of the account: bytes, and a note such as its range or its origin. `shown` is how the bytes are written, where not in full."""
 
     part: str
     bytes: int
     note: str = ""
+    shown: str = ""
 
 
 def part_name(words: Words, part: str, lumped: bool = False) -> str:
@@ -90,12 +91,12 @@ def draw(page: Page, words: Words, rows: list[Row], total: int | None, indent: i
             page.lines.append([(" " * indent, ""), *pieces])
     names = {r.part: part_name(words, r.part, lumped) for r in rows}
     wide = max((cells(n) for n in names.values()), default=0)
-    values = {r.part: words.value(r.bytes, "bytes") for r in rows}
+    values = {r.part: r.shown or words.value(r.bytes, "bytes") for r in rows}
     right = max((cells(v) for v in values.values()), default=0)
     for row in rows:
         fill, style = FILLS[row.part]
         name, value = names[row.part], values[row.part]
-        share = words.value(row.bytes / total, "ratio") if total else ""
+        share = words.value(row.bytes / total, "ratio") if total and row.bytes >= 0 else ""
         text = f"{name}{' ' * (wide - cells(name) + 2)}{' ' * (right - cells(value))}{value}"
         text += f"  {' ' * max(0, 5 - cells(share))}{share}" if share else ""
         page.lines.append([(" " * indent, ""), (fill + " ", style), (text, ""), ("  " + row.note if row.note else "", "dim")])

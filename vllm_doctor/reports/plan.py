@@ -8,7 +8,9 @@ import msgspec
 
 from ..capacity.command import command_of
 from ..capacity.plan import Plan, Wish
-from ..capacity.setup import Amount
+from ..capacity.refusals import REFUSALS
+from ..capacity.setup import GIB, Amount
+from ..capacity.ways import Way
 from ..model.report import SCHEMA_VERSION
 from .ledger import FILLS, Row, draw, part_name
 from .page import Page
@@ -71,6 +73,13 @@ def _document(label: str, plan: Plan, model: str, wish: Wish) -> dict[str, Any]:
         },
         "solved": plan.solved and {"quantity": plan.solved[0], "value": plan.solved[1] or None, "middle": plan.solved_middle or None},
         "wish": {"concurrency": wish.concurrency, "input": wish.input, "output": wish.output},
+        "ways": [
+            {
+                "kind": w.kind, "flags": w.flags, "checkpoint": w.checkpoint or None, "requests": round(w.requests, 2),
+                "tokens_per_request": w.tokens_per_request, "kv_tokens": w.kv_tokens,
+            }
+            for w in plan.ways
+        ],
         "notes": [{"code": code, **values} for code, values in plan.notes],
         "error_band": {
             "kv_bytes": [low, high], "kv_tokens": list(budget.tokens_range), "parts": {n: list(a.span) for n, a in budget.parts.items()},
@@ -86,7 +95,7 @@ def _number(value: float) -> int | float:
 
 
 def as_text(plans: list[tuple[str, Plan]], model: str, wish: Wish, *, language: str = "en", width: int = 100, color: bool = False) -> str:
-    """One card: bar, table, what fits, what binds, what to write. Several: the same figures in columns."""
+    """One card: the answer, bar, table, what fits, what binds, what to change and what to write. Several: the figures in columns first."""
     page, words = Page(width), Words(language)
     if len(plans) == 1:
         _card(page, words, plans[0][0], plans[0][1], model, wish)
@@ -94,6 +103,7 @@ def as_text(plans: list[tuple[str, Plan]], model: str, wish: Wish, *, language: 
         _columns(page, words, plans, model)
         for label, plan in plans:
             page.heading(clean(label))
+            page.text(_verdict(words, plan), style="bold")
             _answer(page, words, plan, model)
     _band(page, words, plans)
     return page.render(color)
@@ -115,14 +125,56 @@ def _title(words: Words, plan: Plan) -> list[str]:
 
 def _card(page: Page, words: Words, label: str, plan: Plan, model: str, wish: Wish) -> None:
     _, budget = words._, plan.budget
-    page.text(" · ".join([_("{model} on {gpu}").format(model=clean(_named(model)), gpu=label), *_title(words, plan)]), indent=0, style="bold")
+    page.text(_verdict(words, plan), indent=0, style="bold")
+    page.blank()
+    page.text(" · ".join([_("{model} on {gpu}").format(model=clean(_named(model)), gpu=label), *_title(words, plan)]), indent=0)
     _entries(page, words, plan)
     page.blank()
     head = _("{total} in all, of which vLLM may use {budget}")
     page.text(head.format(total=words.value(budget.total, "bytes"), budget=words.value(budget.budget, "bytes")), indent=2)
-    draw(page, words, [Row(n, a.bytes, _note(words, a, n)) for n, a in amounts(plan).items()], budget.total)
+    draw(page, words, [_row(words, n, a) for n, a in amounts(plan).items()], budget.total)
     page.blank()
     _answer(page, words, plan, model)
+
+
+def _row(words: Words, part: str, amount: Amount) -> Row:
+    if part == "kv" and amount.bytes <= 0:
+        return Row(part, amount.bytes, words._("{missing} are missing").format(missing=_about(words, -amount.bytes, False)), words.value(0, "bytes"))
+    return Row(part, amount.bytes, _note(words, amount, part), _about(words, amount.bytes, amount.basis == "measured"))
+
+
+def _about(words: Words, number: float, measured: bool, unit: str = "bytes") -> str:
+    """A figure with the digits that are known: an estimate of memory to a tenth of a GiB (below one, to 10 MiB), of tokens to three digits."""
+    if measured or not number:
+        return words.value(number, unit)
+    if unit == "bytes":
+        size = abs(number)
+        if size >= 1000 * 2**20:
+            return f"{number / GIB:,.1f} GiB"
+        return f"{round(number / 2**20, -1 if size >= 100 * 2**20 else 0):,.0f} MiB"
+    step = 10 ** max(len(str(int(abs(number)))) - 3, 0)
+    return words.value(int(number / step) * step, unit)
+
+
+def _verdict(words: Words, plan: Plan) -> str:
+    """The answer in a sentence."""
+    if plan.solved is not None:
+        return _solved(words, *plan.solved, plan.solved_middle)
+    for code, values in plan.notes:
+        if code in VERDICTS or code in REFUSALS:
+            return sentence(words, code, values)
+    _, fit = words._, plan.fits.get("wanted", plan.fits["max_model_len"])
+    one, many = (
+        _("It starts: {n} request of {tokens} fits at once ({low} – {high})."),
+        _("It starts: {n} requests of {tokens} fit at once ({low} – {high})."),
+    )
+    text = one if words.fits(fit.requests) == "1" else many
+    figures = {"low": words.fits(fit.low), "high": words.fits(fit.high), "tokens": words.value(fit.tokens_per_request, "tokens")}
+    return text.format(n=words.fits(fit.requests), **figures)
+
+
+VERDICTS = frozenset(("no-kv", "below-max-len", "may-not-start", "queue", "edge", "room", "wish-above-limit"))
+"""Codes of notes that answer the question, besides those that say it does not start."""
 
 
 def _named(model: str) -> str:
@@ -145,15 +197,41 @@ def _note(words: Words, amount: Amount, name: str) -> str:
         return ""
     low, high = amount.span
     basis = words.basis(amount.basis)
-    return basis if low == high else words.noted(basis, f"{words.value(low, 'bytes')} – {words.value(high, 'bytes')}")
+    return basis if low == high else words.noted(basis, f"{_about(words, low, False)} – {_about(words, high, False)}")
 
 
 def _answer(page: Page, words: Words, plan: Plan, model: str) -> None:
     _, budget = words._, plan.budget
-    each, tokens = words.value(budget.kv_bytes_per_token, "bytes"), words.value(budget.kv_tokens, "tokens")
-    page.text(_("{bytes} of KV cache per token: room for {tokens} ({low} – {high})").format(
-        bytes=each, tokens=tokens, low=words.value(budget.tokens_range[0], "count"), high=words.value(budget.tokens_range[1], "count"),
-    ))  # fmt: skip
+    each, measured = words.value(budget.kv_bytes_per_token, "bytes"), budget.kv.basis == "measured"
+    if budget.kv_tokens > 0:
+        low, high = (_about(words, n, measured, "count") for n in budget.tokens_range)
+        text = (
+            _("{bytes} of KV cache per token: room for {tokens}")
+            if low == high
+            else _("{bytes} of KV cache per token: room for {tokens} ({low} – {high})")
+        )
+        page.text(text.format(bytes=each, tokens=_about(words, budget.kv_tokens, measured, "tokens"), low=low, high=high))
+        _fits(page, words, plan)
+    else:
+        page.text(_("{bytes} of KV cache per token").format(bytes=each))
+    said = _verdict(words, plan)
+    for code, values in plan.notes:
+        text = sentence(words, code, values)
+        if text != said:
+            page.text(text, lead="- ")
+    if plan.ways:
+        page.blank()
+        page.text(_("What would do it, each alone:") if len(plan.ways) > 1 else _("What would do it:"))
+        for way in plan.ways:
+            page.text(_way(words, plan, way), indent=4, lead="- ")
+    if not plan.command_starts:
+        return
+    page.text(_("start it with:") if plan.starts else _("this would start:"))
+    page.raw(clean(command_of(plan.setup, clean(_named(model)), plan.flags, plan.others)), 4, "green")
+
+
+def _fits(page: Page, words: Words, plan: Plan) -> None:
+    _ = words._
     for name, fit in plan.fits.items():
         which, count = _("of the wanted length") if name == "wanted" else _("of the longest allowed length"), words.fits(fit.requests)
         one, many = (
@@ -168,14 +246,25 @@ def _answer(page: Page, words: Words, plan: Plan, model: str) -> None:
     count = words.fits(first.requests)
     text = _("{limit}, at {n} request") if count == "1" else _("{limit}, at {n} requests")
     page.text(words.colon(_("binds first"), text.format(limit=names[first.name], n=count)))
-    if plan.solved is not None:
-        page.text(_solved(words, *plan.solved, plan.solved_middle), style="bold")
-    for code, values in plan.notes:
-        page.text(sentence(words, code, values), lead="- ")
-    if not plan.command_starts:
-        return
-    page.text(_("start it with:") if plan.starts else _("this would start:"))
-    page.raw(clean(command_of(plan.setup, clean(_named(model)), plan.flags, plan.others)), 4, "green")
+
+
+def _way(words: Words, plan: Plan, way: Way) -> str:
+    """A change that helps, and what fits then."""
+    _ = words._
+    flags = " ".join(f"{name} {value}" for name, value in way.flags.items())
+    kind = {"fp8": "FP8", "awq": _("4 bits (AWQ)"), "gptq": _("4 bits (GPTQ)")}.get(way.checkpoint, way.checkpoint)
+    if way.checkpoint and flags:
+        what = _("a checkpoint in {kind}, with {flags}").format(kind=kind, flags=flags)
+    elif way.checkpoint:
+        what = _("a checkpoint in {kind}").format(kind=kind)
+    else:
+        what = flags
+    gpus = way.flags.get("--tensor-parallel-size")
+    if gpus:
+        what = words.noted(what, _("{n} such GPUs").format(n=int(gpus) * plan.setup.pipeline_parallel_size))
+    fits = max(int(way.requests), 1)  # a block short of one whole request: it starts
+    text = _("{n} request of {tokens} fits at once") if fits == 1 else _("{n} requests of {tokens} fit at once")
+    return words.colon(what, text.format(n=words.value(fits, "count"), tokens=words.value(way.tokens_per_request, "tokens")))
 
 
 def _solved(words: Words, quantity: str, value: str, middle: str) -> str:
@@ -202,9 +291,7 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
     """A note in words."""
     _ = words._
     text = {
-        "no-kv": _(
-            "It does not start: weights and peak exceed the budget by {missing}. More GPUs, a smaller or quantised model, or a higher utilization."
-        ),
+        "no-kv": _("It does not start: weights and peak exceed what vLLM may use by {missing}."),
         "below-max-len": _("It does not start with a length of {length}: at most {longest} fit, {safe} at the cautious end of the estimates."),
         "may-not-start": _("At the cautious end of the estimates it does not start with a length of {length}; {safe} start there as well."),
         "heads-split": _("It does not start: {heads} attention heads cannot be divided among {tp} GPUs."),
@@ -240,6 +327,10 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
         ),
         "no-bf16": _("{card} has no bfloat16: vLLM needs --dtype float16 there."),
         "no-fp8": _("{card} has no FP8 arithmetic: check that an attention backend of this version can store FP8 there."),
+        "blocks-split": _(
+            "{width} divided among {tp} GPUs is no multiple of {block}: checkpoints in FP8 or 4 bits with blocks or groups of {block} fail to load "
+            "so, unless they are padded or --enable-expert-parallel keeps experts whole."
+        ),
         "replicated-heads": _("The model has {heads} KV heads: with {tp} GPUs they are replicated, and the KV cache per GPU stops shrinking."),
         "no-effect": _("{flag} does not change what fits."),
         "takes-memory": _("Not modelled: {flag} takes memory, so less fits than is said here."),
@@ -253,7 +344,18 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
         "log-differs": _("The log is of another set-up ({what}): only its weights were used, and nothing else is measured."),
         "wide-band": _("For models of this kind the estimate of the peak is loose: encoder, states and workspaces differ by version."),
     }[code]
-    return text.format(**{k: v if isinstance(v, str) else words.value(v, _UNITS.get(k, "count")) for k, v in values.items()})
+    if code == "below-max-len" and not values["safe"]:
+        text = _("It does not start with a length of {length}: at most {longest} fit, and at the cautious end of the estimates none.")
+
+    def figure(name: str, value: float) -> str:
+        unit = _UNITS.get(name, "count")
+        return _about(words, value, code not in _ROUGH) if unit == "bytes" else words.value(value, unit)
+
+    return text.format(**{k: v if isinstance(v, str) else figure(k, v) for k, v in values.items()})
+
+
+_ROUGH = frozenset(("no-kv", "overcommitted", "tight-headroom"))
+"""Notes whose sizes are estimates."""
 
 
 def _columns(page: Page, words: Words, plans: list[tuple[str, Plan]], model: str) -> None:
@@ -263,10 +365,10 @@ def _columns(page: Page, words: Words, plans: list[tuple[str, Plan]], model: str
     page.blank()
     rows: list[tuple[str, list[str]]] = [("", [clean(label) for label, _plan in plans])]
     for part in FILLS:
-        rows.append((part_name(words, part), [words.value(amounts(p)[part].bytes, "bytes") for _l, p in plans]))
+        rows.append((part_name(words, part), [_about(words, a.bytes, a.basis == "measured") for _l, p in plans for a in [amounts(p)[part]]]))
     rows.append((_("in all"), [words.value(p.budget.total, "bytes") for _l, p in plans]))
     rows.append((_("KV cache per token"), [words.value(p.budget.kv_bytes_per_token, "bytes") for _l, p in plans]))
-    rows.append((_("room for"), [words.value(p.budget.kv_tokens, "tokens") for _l, p in plans]))
+    rows.append((_("room for"), [_about(words, p.budget.kv_tokens, p.budget.kv.basis == "measured", "tokens") for _l, p in plans]))
     for name in plans[0][1].fits:
         tokens = words.value(plans[0][1].fits[name].tokens_per_request, "tokens")
         rows.append((_("requests at once, {tokens} each").format(tokens=tokens), [words.fits(p.fits[name].requests) for _l, p in plans]))

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from ..capacity.ledger import Ledger, ledger
 from ..capacity.observed import lengths as lengths_of
-from ..capacity.observed import option, total_bytes, whole
+from ..capacity.observed import model_name, option, total_bytes, whole
 from ..model.case import Case, Known, Run, Window
 from ..model.figures import figure
 from ..model.judgement import Judgement
@@ -143,7 +143,7 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
     return Figures(
         engine=generation(run),
         device=run.text("device.type") or "cuda",
-        total=part("total") or total_bytes(run, case, load_knowledge()),
+        total=part("total") or total_bytes(run, case, load_knowledge() if case.gpus else None),
         utilization=_first_of(value("memory.utilization_in_force"), _stated(run, "startup.free_below_budget.utilization")),
         weights=part("weights"),
         activation=None if lumped else part("activation"),
@@ -183,8 +183,13 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
         reserved=value("oom.reserved"),
         cut_streams=value("shutdown.cut_streams"),
         cpu_space=_cpu_space(run),
-        servers=servers_of(run, case, load_knowledge(), shape if isinstance(shape, Model) else None),
+        servers=_servers(run, case, shape if isinstance(shape, Model) else None),
     )
+
+
+def _servers(run: Run, case: Case, shape: Model | None) -> tuple[Server, ...]:
+    """The tables of models and cards are read only where a model has a name, or a shape was given."""
+    return servers_of(run, case, load_knowledge(), shape) if shape is not None or model_name(run) else ()
 
 
 def _first_of(*values: float | None) -> float | None:

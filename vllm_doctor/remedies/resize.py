@@ -118,8 +118,8 @@ def _graphs_charged(f: Figures, s: Sized, end: int, shift: dict[Part, float] | N
 
 def _pool(f: Figures, server: Server, b: Sized, end: int) -> float | None:
     """Bytes of the pool before: measured, by its tokens, or as the model expects them. Zero and below: the start failed."""
-    if f.kv_rest is not None and (f.kv_rest > 0 or not f.kv_tokens):
-        return f.kv_rest
+    if f.kv_rest is not None and (not f.kv_tokens or tokens_of(f.kv_rest, b.setup) > 0):
+        return f.kv_rest  # one that holds no block, under tokens that were printed, is a rounded or a misread figure
     if f.kv_tokens and not f.fixed_pool:
         own = tokens_of(float(2**40), b.setup)
         return f.kv_tokens * 2**40 / own if own else None

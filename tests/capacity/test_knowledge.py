@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from vllm_doctor.cli import run
 from vllm_doctor.ruleset.errors import RulesInvalid
 from vllm_doctor.ruleset.load import CHECKOUT, knowledge_folder, load_folder, load_knowledge
+from vllm_doctor.ruleset.schema import Flag
 
 KNOWLEDGE = load_knowledge()
 
@@ -22,6 +24,15 @@ def written(folder: Path, file: str, text: str) -> str:
 def test_every_note_is_of_an_option_that_is_known() -> None:
     flags = {f.name for f in load_folder(CHECKOUT).flags}
     assert [n.flag for n in KNOWLEDGE.notes if n.flag not in flags] == []
+
+
+@pytest.mark.parametrize("flag", load_folder(CHECKOUT).flags, ids=lambda f: f.name)
+def test_every_option_is_explained_in_chinese(flag: Flag, capsys: pytest.CaptureFixture[str]) -> None:
+    assert flag.zh is not None
+    assert bool(flag.zh.notes) == bool(flag.notes)
+    assert run(["explain", "--lang", "zh", flag.name]) == 0
+    text = re.sub(r"`[^`]*`", "", capsys.readouterr().out.replace(flag.zh.default, ""))
+    assert not re.search(r"(?:[A-Za-z]+ ){4}", text), "a sentence in English"
 
 
 def test_names_are_unique() -> None:

@@ -131,7 +131,7 @@ def test_a_launch_option_is_found_by_any_spelling(name: str, home: Path, capsys:
         "--max-num-seqs  (launch option)\n"
         "  what it does  most sequences in one step\n"
         "  default       256\n"
-        "  versions      0.2.7 to 0.33.0\n"
+        "  versions      all that were read (0.2.7 to 0.33.0)\n"
         "  also called   --max_seqs\n"
     )
 

@@ -130,19 +130,20 @@ def note_of(flag: Flag, rules_dir: str | None) -> FlagNote | None:
 
 
 def explain_flag(page: Page, flag: Flag, language: str, note: FlagNote | None = None) -> None:
-    """A launch option as `knowledge/flags.yaml` states it (in English), its effect on memory and latency, and what is wrongly said of it."""
+    """A launch option as `knowledge/flags.yaml` states it, its effect on memory and latency, and what is wrongly said of it."""
     from ..language import translator
 
     _ = translator(language)
+    told = flag.words(language)
     rows = [
-        (_("what it does"), flag.effect),
+        (_("what it does"), told.effect),
         (_("in memory"), note.memory.in_language(language) if note else ""),
         (_("in latency"), note.latency.in_language(language) if note else ""),
-        (_("default"), flag.default),
-        (_("versions"), _("{first} to {last}").format(first=flag.first_version, last=flag.last_version)),
+        (_("default"), told.default),
+        (_("versions"), versions_of(flag, language)),
         (_("also called"), ", ".join(flag.aliases)),
         (_("not with"), ", ".join(flag.conflicts)),
-        (_("notes"), flag.notes),
+        (_("notes"), told.notes),
     ]
     from ..reports.plain import cells
 
@@ -156,6 +157,27 @@ def explain_flag(page: Page, flag: Flag, language: str, note: FlagNote | None = 
         page.heading(_("WHAT IS SAID OF IT, AND WHAT HOLDS"))
         for myth in note.myths:
             page.text(myth.truth.in_language(language), lead=f"- {myth.claim.in_language(language)} ", hang=2, lead_style="bold")
+
+
+def versions_of(flag: Flag, language: str) -> str:
+    """The releases that have the option. Those at the ends of what was read may not be the first and the last."""
+    from packaging.version import InvalidVersion, Version
+
+    from ..language import translator
+    from ..versions import NEWEST, OLDEST
+
+    _ = translator(language)
+    try:
+        first, last = Version(flag.first_version), NEWEST if flag.last_version == "open" else Version(flag.last_version)
+    except InvalidVersion:
+        return _("{first} to {last}").format(first=flag.first_version, last=flag.last_version)
+    if last >= NEWEST:
+        return (
+            _("all that were read ({first} to {last})").format(first=OLDEST, last=NEWEST)
+            if first <= OLDEST
+            else _("from {first}").format(first=first)
+        )
+    return _("{first} to {last}").format(first=first, last=last)
 
 
 def change_text(change: ChangeRule) -> str:

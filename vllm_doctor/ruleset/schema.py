@@ -171,8 +171,16 @@ class FlagDefault(Struct, frozen=True, forbid_unknown_fields=True):
     device: str | None = None
 
 
+class FlagWords(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is said of an option, in another language than English."""
+
+    default: str
+    effect: str
+    notes: str = ""
+
+
 class Flag(Struct, frozen=True, forbid_unknown_fields=True):
-    """A launch option or environment variable: the versions that have it, its defaults, what it does.
+    """A launch option or environment variable: the versions that have it, its defaults, what it does; the same in Chinese.
 
     `effective` lists where it has an effect at all (empty: wherever it exists); `value_versions` the versions that know a value, for values
     younger than the option. `conflicts` are `OTHER SPECIFIER`: where the two must not be combined."""
@@ -183,12 +191,17 @@ class Flag(Struct, frozen=True, forbid_unknown_fields=True):
     default: str
     effect: str
     notes: str = ""
+    zh: FlagWords | None = None
     env: bool = False
     aliases: list[str] = field(default_factory=list)
     defaults: list[FlagDefault] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
     effective: list[Applies] = field(default_factory=list)
     value_versions: dict[str, str] = field(default_factory=dict)
+
+    def words(self, language: str) -> FlagWords:
+        """Default, effect and notes in a language; in English where there is no other."""
+        return self.zh if language == "zh" and self.zh else FlagWords(self.default, self.effect, self.notes)
 
 
 class Metric(Struct, frozen=True, forbid_unknown_fields=True):
@@ -216,9 +229,9 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
     `source` and `confidence` say where the shape was read and how far to trust it. `kv_bytes_full` and `kv_bytes_sliding` are bytes per
     token at 2 bytes per element over all layers of that kind, given only where they do not follow from heads and head size (shared KV,
-    compressed caches). `indexer_layers` keep an index of tokens besides (DeepSeek sparse attention). State bytes are per request at tensor-parallel size 1. `weights_gib` is the 16-bit checkpoint as loaded,
-    `loaded_gib` a checkpoint that is only published quantised, as a log showed it on one GPU; `measured_weights` quotes loading lines
-    of real logs. `quantised` lists published variants as `NAME:bits`."""
+    compressed caches). `indexer_layers` keep an index of tokens besides (DeepSeek sparse attention). State bytes are per request at
+    tensor-parallel size 1. `weights_gib` is the 16-bit checkpoint as loaded, `loaded_gib` a checkpoint that is only published quantised, as a
+    log showed it on one GPU; `measured_weights` quotes loading lines of real logs. `quantised` lists published variants as `NAME:bits`."""
 
     name: str
     source: str

@@ -17,7 +17,7 @@ from tests.test_rules import case_of as fixture
 from vllm_doctor.diagnosis.rank import ranked
 from vllm_doctor.model.judgement import Advice
 from vllm_doctor.model.observations import Gpu, Launch, Scalar
-from vllm_doctor.remedies.advise import advise
+from vllm_doctor.remedies.advise import advise, not_helpful
 from vllm_doctor.remedies.options import default_of, present, same, switched_on
 from vllm_doctor.ruleset.schema import Cause, ChangeRule, Flag, Remedy, RuleSet, Text
 from vllm_doctor.versions import NEWEST, OLDEST
@@ -220,3 +220,66 @@ def test_a_cpu_server_is_told_nothing_of_gpus() -> None:
     assert (leading.id, [r.id for r in leading.remedies]) == ("startup-free-memory-taken", ["smaller-cpu-cache"])
     assert "gpu.foreign" not in [m.signal for m in leading.missing]
     assert "other-process-on-gpu" not in [n.id for n in report.not_checked]
+
+
+def advised(cause: str, **more: object) -> dict[str, Advice]:
+    run = server(**more)  # type: ignore[arg-type]
+    case, evaluator = case_of(run, cards("NVIDIA GeForce RTX 4090"))
+    return {a.remedy: a for a in advise(case, finding(cause), RULES, evaluator)}
+
+
+FAILED: dict[str, Scalar] = {**CARD, "model.name": "Qwen/Qwen2.5-7B-Instruct", "config.max-model-len": 32768}
+
+
+def test_a_start_that_failed_is_advised_only_what_lets_it_start() -> None:
+    facts = {k: v for k, v in FAILED.items() if k != "kv_cache.tokens"}
+    nothing = advised("startup-kv-too-small", facts={**facts, "memory.kv_cache": -GIB}, events={"startup.no_kv_memory": {}})
+    assert "fp8-kv-cache" not in nothing  # twice nothing is nothing
+    assert "quantized-weights" in nothing
+    needs = 32768 * 56 * 1024
+    for share, shown in ((0.3, False), (0.7, True)):
+        event = {"needed": needs, "available": int(share * needs), "max_model_len": 32768}
+        found = advised("startup-kv-too-small", facts={**facts, "memory.kv_cache": int(share * needs)}, events={"startup.kv_below_max_len": event})
+        assert ("fp8-kv-cache" in found) is shown
+        assert "lower-max-model-len" in found
+
+
+def test_the_value_in_force_is_the_one_that_the_log_states() -> None:
+    oom = {"oom": {"requested": 2 * GIB, "free": GIB, "total": 24 * GIB}}
+    found = advised("runtime-activation-oom", facts={**CARD, "memory.utilization": 0.97}, events=oom)
+    assert (found["lower-gpu-memory-utilization"].from_, found["lower-gpu-memory-utilization"].to) == (0.97, 0.9)
+
+
+def test_an_effect_is_measured_where_the_log_states_both_ends() -> None:
+    event: dict[str, Scalar] = {"needed": 4 * GIB, "available": GIB, "max_model_len": 32768, "estimated_length": 8190}
+    told = {
+        e.quantity: e
+        for e in advised("startup-kv-too-small", facts={"device.type": "cuda"}, events={"startup.kv_below_max_len": event})[
+            "lower-max-model-len"
+        ].effect
+    }
+    assert (told["request.max_length"].before, told["request.max_length"].after, told["request.max_length"].basis) == (32768, 7936, "measured")
+    forced: dict[str, Scalar] = {"kv_cache.tokens": 5120, "config.num-gpu-blocks-override": 160, "kv_cache.blocks_by_budget": 16384}
+    found = advised("kv-cache-exhaustion", facts={**CARD, **forced}, flags={"num-gpu-blocks-override": 160})["remove-blocks-override"].effect
+    assert [(e.quantity, e.basis) for e in found][:2] == [("kv_cache.tokens", "measured"), ("requests.fit.max_model_len", "model")]
+
+
+def test_texts_about_v0_are_for_v0() -> None:
+    def against_swap(generation: str | None) -> list[str]:
+        run = server("0.10.2" if generation else None, facts=CARD, generation=generation)
+        case, evaluator = case_of(run)
+        found = [finding(c.id) for c in RULES.causes if any(i.flag == "--swap-space" for i in c.not_remedies)]
+        told = [item for f in found for item, _ in not_helpful(case, f, RULES, evaluator) if item.flag == "--swap-space"]
+        return sorted({item.because.en for item in told})
+
+    assert against_swap("V1")
+    assert all("V1" in text for text in against_swap("V1"))
+    assert against_swap("V0")
+    assert not any("V1" in text for text in against_swap("V0"))
+    assert against_swap(None)
+    assert not any("V1" in text for text in against_swap(None))
+    short = {"startup.kv_below_max_len": {"max_model_len": 32768, "capacity": 20_000}}
+    assert {n for n in advised("startup-kv-too-small", version="0.8.5", generation="V0", events=short) if "max-model-len" in n} == {
+        "lower-max-model-len-v0"
+    }
+    assert "lower-max-model-len" in advised("startup-kv-too-small", version=None, generation=None, events=short)

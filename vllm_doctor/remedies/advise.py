@@ -6,16 +6,18 @@ it is set that way already, when it conflicts with what is set, or when its own 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..diagnosis.judge import applies, holds
 from ..model.case import Case, Known, Run, Unknown, Value
 from ..model.judgement import Advice, Judgement
 from ..model.observations import Scalar
+from ..model.report import Effect
 from ..ruleset.conditions import comparisons, parse, signals_in
 from ..ruleset.schema import Cause, Flag, NotRemedyRule, Remedy, RuleSet
 from ..signals.evaluate import Evaluator
 from .conditions import CONDITIONS
+from .figures import Figures, look
 from .moves import Move, Solved
 from .options import accepts, clashes, in_force, present, same, switched_on, usable
 from .simulate import simulate
@@ -95,7 +97,23 @@ def _fit(remedy: Remedy, case: Case, run: Run, finding: Judgement, flags: Mappin
     if (to is not None and before is not None and same(before, to)) or not accepts(flag, to, run) or clashes(flag, to, run, flags):
         return None
     effect = simulate(case, run, finding, [Move(flag.name, to, before)], evaluator) if to is not None else ()
+    if not _enough(finding, effect, look(case, run, finding, evaluator)):
+        return None
     return Advice(remedy.id, "set", flag.name, from_=before, to=to, values=values, effect=effect)
+
+
+def _enough(finding: Judgement, effect: Sequence[Effect], f: Figures) -> bool:
+    """Could the server start after the change, as far as is known? What leaves the pool below one request of the full length does not cure a
+    start that failed for it."""
+    pools = [e.after for e in effect if e.quantity == "kv_cache.tokens"]
+    if finding.cause != "startup-kv-too-small" or not pools or pools[0] is None or f.max_len is None:
+        return True
+    most = pools[0][-1] if isinstance(pools[0], list) else pools[0]
+    return most >= ENOUGH * f.max_len
+
+
+ENOUGH = 0.97
+"""Of the full length: predicted pools are rounded to three figures, and no estimate is better than that."""
 
 
 def _without_option(remedy: Remedy, case: Case, run: Run, finding: Judgement, values: dict[str, Value], evaluator: Evaluator) -> Advice | None:

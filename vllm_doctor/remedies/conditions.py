@@ -53,6 +53,11 @@ def pool_by_budget(case: Case, run: Run, finding: Judgement, evaluator: Evaluato
     return not (whole(option(run, "num-gpu-blocks-override")) or whole(option(run, "kv-cache-memory-bytes")))
 
 
+def some_pool(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Was there anything left for a pool? Twice nothing is nothing."""
+    return not run.events_of("startup.no_kv_memory")
+
+
 def shorter_length_helps(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
     """Does a shorter max-model-len help? Where there is a pool and one request does not fit in it; where nothing was left for a pool only
     if the profile run held a whole prompt (V0 without chunks)."""
@@ -213,6 +218,7 @@ CONDITIONS: dict[str, Condition] = {
     "fp8_hardware": fp8_hardware,
     "sixteen_bit_cache": sixteen_bit_cache,
     "pool_by_budget": pool_by_budget,
+    "some_pool": some_pool,
     "shorter_length_helps": shorter_length_helps,
     "unchunked": unchunked,
     "chunked": chunked,

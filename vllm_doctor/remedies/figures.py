@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from ..capacity.defaults import limits_of
 from ..capacity.ledger import Ledger, ledger
 from ..capacity.observed import lengths as lengths_of
 from ..capacity.observed import model_name, option, total_bytes, whole
@@ -32,8 +33,8 @@ class Figures(Struct, frozen=True):
     `fixed_pool`: the number of blocks was forced, `pool_by_budget` the tokens that there would have been otherwise. `kv_rest` is what was left
     for the pool, zero and below where the start failed for it; `no_pool` says that it failed, however much was left. `graphs_charged` is what
     the budget was charged for graphs; `headroom` what nothing claims. `cpu_space` is the pool of the CPU backend in GiB, `model_len` the longest
-    length that the model allows. `servers` is what the memory model takes this server for: more than one where the version is not known, none
-    where the shape or the card is not."""
+    length that the model allows, `longest_stated` the longest that vLLM says would fit. `servers` is what the memory model takes this server
+    for: more than one where the version is not known, none where the shape or the card is not."""
 
     engine: str | None = None
     device: str = "cuda"
@@ -53,6 +54,7 @@ class Figures(Struct, frozen=True):
     block_size: float | None = None
     max_len: float | None = None
     model_len: float | None = None
+    longest_stated: float | None = None
     slots: float | None = None
     budget: float | None = None
     ranks: float = 1.0
@@ -119,6 +121,7 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
         return next((v for w in wholes if (v := value(name, w)) is not None), value(name))
 
     shape = evaluator.memo.get("model")
+    servers = _servers(run, case, shape if isinstance(shape, Model) else None)
     found = account(case, run, evaluator)
     part = found.tightest.get if found else lambda name: None
     tokens = found.kv_tokens if found else None
@@ -159,9 +162,10 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
         bytes_per_token=each,
         block_size=value("kv_cache.block_size") or whole(option(run, "block-size")),
         max_len=_first_of(value("model.max_len"), _stated(run, "startup.kv_below_max_len.max_model_len")),
+        longest_stated=_first_of(*(_stated(run, f"startup.kv_below_max_len.{n}") for n in ("estimated_length", "capacity"))),
         model_len=_stated(run, "startup.length_above_model.derived"),
-        slots=value("scheduler.max_num_seqs"),
-        budget=value("scheduler.token_budget"),
+        slots=_first_of(value("scheduler.max_num_seqs"), _filled_in(servers, "max_num_seqs", overall("requests.running.max"))),
+        budget=_first_of(value("scheduler.token_budget"), _filled_in(servers, "max_num_batched_tokens")),
         ranks=tensor.value if isinstance(tensor, Known) and tensor.value >= 1 else 1.0,
         lengths=lengths,
         outputs=outputs,
@@ -183,13 +187,20 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
         reserved=value("oom.reserved"),
         cut_streams=value("shutdown.cut_streams"),
         cpu_space=_cpu_space(run),
-        servers=_servers(run, case, shape if isinstance(shape, Model) else None),
+        servers=servers,
     )
 
 
 def _servers(run: Run, case: Case, shape: Model | None) -> tuple[Server, ...]:
     """The tables of models and cards are read only where a model has a name, or a shape was given."""
     return servers_of(run, case, load_knowledge(), shape) if shape is not None or model_name(run) else ()
+
+
+def _filled_in(servers: tuple[Server, ...], name: str, least: float | None = None) -> float | None:
+    """A limit that this version fills in by itself on this card; None where versions differ, or where more was seen than it allows."""
+    found = {float(getattr(limits_of(s.setup), name)) for s in servers}
+    only = found.pop() if len(found) == 1 else None
+    return None if only is None or (least is not None and least > only) else only
 
 
 def _first_of(*values: float | None) -> float | None:

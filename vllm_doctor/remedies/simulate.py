@@ -103,15 +103,18 @@ def _basis(name: str, rough: bool) -> Basis:
 
 
 def _stated(name: str, before: Figures, changes: Sequence[Move]) -> bool:
-    """Are both ends figures that the log states or that the change itself sets? Without an override the pool is what vLLM says the override
-    replaced."""
+    """Are both ends figures that the log itself states? Without an override the pool is what vLLM says the override replaced; a length within
+    the longest that vLLM says would fit, or that of the model, is vLLM's own."""
+    if len(changes) != 1:
+        return False
+    move = changes[0]
     if name == "kv_cache.tokens":
-        return before.pool_by_budget is not None and [(m.lever, m.remove) for m in changes] == [("--num-gpu-blocks-override", True)]
-    return name in STATED
+        return before.pool_by_budget is not None and move.remove and move.lever == "--num-gpu-blocks-override"
+    if name != "request.max_length":
+        return False
+    return move.remove or (before.longest_stated is not None and (move.number or 0.0) <= before.longest_stated)
 
 
-STATED = {"memory.host", "request.max_length", "request.max_tokens", "requests.limit", "step.tokens", "kv_cache.reserve"}
-"""Quantities that an option sets and nothing estimates."""
 MEMORY = {
     "kv_cache.tokens", "requests.fit.p50", "requests.fit.p95", "requests.fit.max_model_len", "kv_cache.demand", "memory.headroom",
 }  # fmt: skip

@@ -317,13 +317,24 @@ def test_other_options_of_a_pasted_command_are_carried_along(capsys: pytest.Capt
     answer = answer_of(capsys, *pasted.split())
     words = "--trust-remote-code --port 8000 --enable-lora --limit-mm-per-prompt={} --seed -1 --max-model-length 9"
     assert answer["other_options"] == words.split()
-    assert answer["notes"] == [
+    assert [n for n in answer["notes"] if n["code"] != "first-start"] == [
         {"code": "takes-memory", "flag": "--enable-lora"},
         {"code": "takes-memory", "flag": "--limit-mm-per-prompt"},
         {"code": "no-such-option", "flag": "--swap-space", "version": "0.33.0"},
         {"code": "perhaps-meant", "flag": "--max-model-length", "close": "--max-model-len"},
         {"code": "not-modelled", "flag": "--trust-remote-code, --port, --seed"},
     ]
+
+
+def test_a_first_start_is_told_apart_from_a_later_one(capsys: pytest.CaptureFixture[str]) -> None:
+    copy = 152064 * 3584 * 2  # Qwen2.5-7B's embedding at 16 bits
+    assert {"code": "first-start", "copy": copy} in answer_of(capsys)["notes"]
+    assert [n["code"] for n in answer_of(capsys, "--enforce-eager")["notes"] if n["code"] == "first-start"] == []
+
+
+def test_how_many_requests_fit_is_not_told_of_a_cache_that_is_not_modelled(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(["--model", "deepseek-ai/DeepSeek-V4-Flash", "--gpu", "H200", "--tp", "4"], capsys)
+    assert text.startswith("How many requests fit cannot be told")
 
 
 def test_the_text_says_which_entries_were_matched(capsys: pytest.CaptureFixture[str]) -> None:
@@ -397,6 +408,26 @@ def test_each_way_out_holds_what_is_wished(given: Setup, wish: Wish) -> None:
         )
         assert starts_with(changed, wish), way
         assert way.requests >= (wish.concurrency or 0)
+
+
+def test_a_card_without_bfloat16_is_started_with_float16() -> None:
+    assert plan(setup(card="V100 32GB")).flags["--dtype"] == "float16"
+    assert "--dtype" not in plan(setup()).flags
+
+
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("qwen2.5:7b", "Qwen/Qwen2.5-7B-Instruct"),
+        ("千问2.5-7b", "Qwen/Qwen2.5-7B-Instruct"),
+        ("qwen2.5 7b int4", "MODEL"),
+        ("Qwen2.5-7B-Instruct-AWQ", "Qwen2.5-7B-Instruct-AWQ"),
+        ("/models/my qwen2.5-7b", "'/models/my qwen2.5-7b'"),
+    ],
+)
+def test_a_spoken_name_is_not_typed_into_the_command(typed: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(["--model", typed, "--gpu", "RTX 4090", "--max-model-len", "8192", "--lang", "en"], capsys)
+    assert f"    vllm serve {named} --max-model-len 8192\n" in text
 
 
 def test_a_set_up_that_holds_the_wish_needs_no_way_out() -> None:

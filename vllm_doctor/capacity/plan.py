@@ -11,7 +11,8 @@ from msgspec import Struct, structs
 from ..model.report import Basis
 from .command import options_of
 from .defaults import limits_of
-from .estimates import context
+from .estimates import context, first_start_bytes
+from .generations import generation_of
 from .kv import blocks_for, pool_of
 from .refusals import REFUSALS, Note, refusals
 from .setup import GIB, PARTS, Budget, Limit, Setup
@@ -196,7 +197,8 @@ def chosen(setup: Setup, budget: Budget, wish: Wish) -> Setup:
     batched = setup.max_num_batched_tokens
     if batched and not limits.chunked and length and limits.max_model_len <= batched < length:
         batched = length  # without chunked prefill a step takes a whole prompt
-    best = structs.replace(setup, max_model_len=length, max_num_seqs=seqs, max_num_batched_tokens=batched)
+    dtype = "float16" if setup.dtype == "auto" and setup.gpu is not None and not setup.gpu.bf16 else setup.dtype  # older versions refuse auto
+    best = structs.replace(setup, max_model_len=length, max_num_seqs=seqs, max_num_batched_tokens=batched, dtype=dtype)
     return best if runs(best) or not runs(setup) else setup
 
 
@@ -210,8 +212,14 @@ def _up(tokens: int) -> int:
     return math.ceil(tokens / LENGTH_STEP) * LENGTH_STEP
 
 
+COMPRESSED = ("DeepseekV4",)
+"""Architectures that compress their KV cache by layer: starts showed 5 to 100 KiB per token of the same model (0.25, 0.26)."""
+
+
 def _notes(setup: Setup, budget: Budget, wish: Wish, wanted: Fits) -> list[Note]:
     notes = refusals(setup, budget)
+    if setup.model.architecture.startswith(COMPRESSED) and not notes:
+        notes.append(("compressed-cache", {}))
     refused, own = bool(notes), setup.model.max_position_embeddings or math.inf
     if budget.kv.bytes <= 0:
         notes.append(("no-kv", {"missing": -budget.kv.bytes}))
@@ -244,6 +252,9 @@ def _notes(setup: Setup, budget: Budget, wish: Wish, wanted: Fits) -> list[Note]
     notes += _blocks(setup)
     if setup.model.kind in ("vlm", "hybrid", "encoder-decoder"):
         notes.append(("wide-band", {"kind": setup.model.kind}))
+    copy = first_start_bytes(setup, generation_of(setup.version, limits_of(setup).engine))
+    if 0 < copy == budget.activation.bytes:
+        notes.append(("first-start", {"copy": copy}))
     return notes
 
 

@@ -58,7 +58,7 @@ def _document(label: str, plan: Plan, model: str, wish: Wish) -> dict[str, Any]:
         "kv_tokens": budget.kv_tokens,
         "max_concurrency": round(budget.max_concurrency, 2),
         "starts": plan.starts,
-        "command": command_of(setup, _named(model), plan.flags, plan.others) if plan.command_starts else None,
+        "command": command_of(setup, _named(model, plan), plan.flags, plan.others) if plan.command_starts else None,
         "requests_that_fit": {
             name: {
                 "tokens_per_request": f.tokens_per_request, "requests": round(f.requests, 2), "range": [round(f.low, 2), round(f.high, 2)],
@@ -127,7 +127,7 @@ def _card(page: Page, words: Words, label: str, plan: Plan, model: str, wish: Wi
     _, budget = words._, plan.budget
     page.text(_verdict(words, plan), indent=0, style="bold")
     page.blank()
-    page.text(" · ".join([_("{model} on {gpu}").format(model=clean(_named(model)), gpu=label), *_title(words, plan)]), indent=0)
+    page.text(" · ".join([_("{model} on {gpu}").format(model=clean(_shown(model, plan)), gpu=label), *_title(words, plan)]), indent=0)
     _entries(page, words, plan)
     page.blank()
     head = _("{total} in all, of which vLLM may use {budget}")
@@ -173,16 +173,24 @@ def _verdict(words: Words, plan: Plan) -> str:
     return text.format(n=words.fits(fit.requests), **figures)
 
 
-VERDICTS = frozenset(("no-kv", "below-max-len", "may-not-start", "queue", "edge", "room", "wish-above-limit"))
+VERDICTS = frozenset(("compressed-cache", "no-kv", "below-max-len", "may-not-start", "queue", "edge", "room", "wish-above-limit"))
 """Codes of notes that answer the question, besides those that say it does not start."""
 
 
-def _named(model: str) -> str:
-    """The model for a command: a config.json stands for its folder, a pasted one for a model that has to be named."""
+def _named(model: str, plan: Plan) -> str:
+    """The model for a command: a config.json stands for its folder, a pasted one for a model that has to be named, a name that is spoken or a
+    tag of Ollama for the model it was taken for."""
     if "{" in model:
         return "MODEL"
+    if "/" not in model and "\\" not in model and (not model.isascii() or " " in model or ":" in model):
+        return "MODEL" if plan.setup.quantization else plan.setup.model.name
     folder, _slash, file = model.rpartition("/")
     return model if not file.endswith(".json") else folder or "."
+
+
+def _shown(model: str, plan: Plan) -> str:
+    """The model for a reader: as it was typed."""
+    return _named(model, plan) if "{" in model or model.endswith(".json") else model
 
 
 def _entries(page: Page, words: Words, *plans: Plan) -> None:
@@ -227,7 +235,7 @@ def _answer(page: Page, words: Words, plan: Plan, model: str) -> None:
     if not plan.command_starts:
         return
     page.text(_("start it with:") if plan.starts else _("this would start:"))
-    page.raw(clean(command_of(plan.setup, clean(_named(model)), plan.flags, plan.others)), 4, "green")
+    page.raw(clean(command_of(plan.setup, clean(_named(model, plan)), plan.flags, plan.others)), 4, "green")
 
 
 def _fits(page: Page, words: Words, plan: Plan) -> None:
@@ -271,20 +279,20 @@ def _solved(words: Words, quantity: str, value: str, middle: str) -> str:
     _ = words._
     name = "tensor-parallel-size" if quantity == "tp" else quantity
     if not value and not middle:
-        return _("no value of --{quantity} does it").format(quantity=name)
+        return _("No value of --{quantity} does it.").format(quantity=name)
     if not value:
-        text = _("no value of --{quantity} surely does it; by the middle estimate {middle} does")
+        text = _("No value of --{quantity} surely does it; by the middle estimate {middle} does.")
     elif value == middle or not middle:
-        text = _("--{quantity} {value} is the answer to --solve {asked}")
+        text = _("Use --{quantity} {value}.")
     else:
-        text = _("--{quantity} {value} is the answer to --solve {asked}: it holds at the cautious end of the estimates (middle estimate: {middle})")
-    return text.format(quantity=name, asked=quantity, value=value, middle=middle)
+        text = _("Use --{quantity} {value}: it holds at the cautious end of the estimates (middle estimate: {middle}).")
+    return text.format(quantity=name, value=value, middle=middle)
 
 
 _UNITS = {
-    "missing": "bytes", "headroom": "bytes", "graphs": "bytes", "free": "bytes", "budget": "bytes", "tokens": "tokens", "length": "tokens",
-    "longest": "tokens", "safe": "tokens", "batched": "tokens",
-}  # fmt: skip
+    **dict.fromkeys(("missing", "headroom", "graphs", "free", "budget"), "bytes"),
+    **dict.fromkeys(("tokens", "length", "longest", "safe", "batched"), "tokens"),
+}
 
 
 def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
@@ -342,6 +350,14 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
             "The figures are those of a checkpoint quantised as {kind}. No option of vLLM says that: give such a checkpoint as the model."
         ),
         "log-differs": _("The log is of another set-up ({what}): only its weights were used, and nothing else is measured."),
+        "first-start": _(
+            "The figures are those of a first start, with an empty torch.compile cache: a copy of the embedding ({copy}) is its peak. With a warm "
+            "cache the KV cache is larger by up to as much."
+        ),
+        "compressed-cache": _(
+            "How many requests fit cannot be told: this model compresses its KV cache by layer, which is not modelled. Weights and the size of the "
+            "cache are estimates as for others; tokens and requests below are not."
+        ),
         "wide-band": _("For models of this kind the estimate of the peak is loose: encoder, states and workspaces differ by version."),
     }[code]
     if code == "below-max-len" and not values["safe"]:
@@ -360,7 +376,7 @@ _ROUGH = frozenset(("no-kv", "overcommitted", "tight-headroom"))
 
 def _columns(page: Page, words: Words, plans: list[tuple[str, Plan]], model: str) -> None:
     _ = words._
-    page.text(" · ".join([clean(_named(model)), *_title(words, plans[0][1])[:1]]), indent=0, style="bold")
+    page.text(" · ".join([clean(_shown(model, plans[0][1])), *_title(words, plans[0][1])[:1]]), indent=0, style="bold")
     _entries(page, words, *(p for _l, p in plans))
     page.blank()
     rows: list[tuple[str, list[str]]] = [("", [clean(label) for label, _plan in plans])]

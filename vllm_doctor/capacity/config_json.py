@@ -109,7 +109,9 @@ def model_from_config(text: str, name: str = "config.json") -> Model:
         vision_params_m=towers(document, hidden),
     )
     if config.get("index_head_dim") and found.get("kv_lora_rank"):
-        model = structs.replace(model, indexer_layers=found["num_hidden_layers"])
+        own = config.get("indexer_types")  # GLM 5.2: most layers share the index of another
+        count = sum(t == "full" for t in own) if isinstance(own, list) and own else found["num_hidden_layers"]
+        model = structs.replace(model, indexer_layers=count)
     layers = layers_of(config, model)
     model = with_layers(structs.replace(model, kind=_kind(document, config, found, layers)), layers, config)
     return structs.replace(model, total_params_b=round(total_of(model, layers, config) / 1e9, 4))

@@ -361,7 +361,7 @@ def test_room_is_promised_only_at_the_cautious_end() -> None:
         (["--concurrency", "2", "--input", "1000"], "2 at once cannot fill the KV cache: "),
         (["--concurrency", "200", "--input", "3000"], "Of 200 wanted at once, "),
         (["--input", "90000"], "A request of 90,000 tokens exceeds the model's limit of 32,768"),
-        (["--solve", "max-num-seqs", "--input", "3000"], "--max-num-seqs "),
+        (["--solve", "max-num-seqs", "--input", "3000"], "Use --max-num-seqs "),
         (["--tp", "3"], "It does not start: 28 attention heads"),
         (["--max-model-len", "8192", "--other-gib", "4"], "It does not start: free memory below the budget"),
     ],

@@ -290,7 +290,7 @@ def _solved(words: Words, quantity: str, value: str, middle: str) -> str:
 
 
 _UNITS = {
-    **dict.fromkeys(("missing", "headroom", "graphs", "free", "budget"), "bytes"),
+    **dict.fromkeys(("missing", "copy", "headroom", "graphs", "free", "budget"), "bytes"),
     **dict.fromkeys(("tokens", "length", "longest", "safe", "batched"), "tokens"),
 }
 

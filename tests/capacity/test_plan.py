@@ -410,6 +410,14 @@ def test_each_way_out_holds_what_is_wished(given: Setup, wish: Wish) -> None:
         assert way.requests >= (wish.concurrency or 0)
 
 
+def test_a_length_that_helps_nobody_is_not_advised() -> None:
+    tight = setup("Qwen2.5-32B-Instruct-AWQ", max_model_len=None, version="0.33.0", gpu_memory_utilization=0.9)
+    answer = plan(tight)
+    lengths = [int(f["--max-model-len"]) for f in (answer.flags, *(w.flags for w in answer.ways)) if "--max-model-len" in f]
+    assert not answer.command_starts or lengths
+    assert all(n >= 512 for n in lengths)
+
+
 def test_a_card_without_bfloat16_is_started_with_float16() -> None:
     assert plan(setup(card="V100 32GB")).flags["--dtype"] == "float16"
     assert "--dtype" not in plan(setup()).flags

@@ -132,6 +132,8 @@ def _ways(setup: Setup, wish: Wish) -> tuple[Way, ...]:
         base = structs.replace(setup, max_model_len=min(_up(wish.tokens), own or _up(wish.tokens)))
     elif wish.tokens is None and setup.max_model_len is None and (own or 0) > LONG_ENOUGH:
         base = structs.replace(setup, max_model_len=LONG_ENOUGH)
+    if base is not setup and starts_with(base, wish):
+        base = setup  # the length does it alone: what else is tried shall reach the whole of it
 
     def length(trial: Setup) -> Setup | None:
         longest = longest_length(trial, cautious)
@@ -190,7 +192,7 @@ def chosen(setup: Setup, budget: Budget, wish: Wish) -> Setup:
         length = own
     if budget.blocks > 0 and not size(structs.replace(setup, max_model_len=length)).starts:
         longest = longest_length(setup, cautious)
-        length = longest if longest and (wish.tokens is None or longest >= wish.tokens) else length
+        length = longest if longest and longest >= max(wish.tokens or 0, min(LEAST_LENGTH, own or LEAST_LENGTH)) else length
     seqs = setup.max_num_seqs
     if wish.concurrency is not None and wish.concurrency > limits.max_num_seqs:
         seqs = max(limits.max_num_seqs, min(wish.concurrency, limits.max_num_batched_tokens))
@@ -225,6 +227,7 @@ def _notes(setup: Setup, budget: Budget, wish: Wish, wanted: Fits) -> list[Note]
         notes.append(("no-kv", {"missing": -budget.kv.bytes}))
     elif not refused and not (budget.starts and cautious(setup).starts):
         longest, safe = longest_length(setup) or 0, longest_length(setup, cautious) or 0
+        safe = safe if safe >= LEAST_LENGTH else 0
         if longest < min(own, budget.max_model_len):
             notes.append(("below-max-len", {"length": budget.max_model_len, "longest": longest, "safe": safe}))
         elif safe < min(own, budget.max_model_len):

@@ -360,6 +360,8 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
         ),
         "wide-band": _("For models of this kind the estimate of the peak is loose: encoder, states and workspaces differ by version."),
     }[code]
+    if code == "may-not-start" and not values["safe"]:
+        text = _("At the cautious end of the estimates it does not start with a length of {length}, nor with a useful one.")
     if code == "below-max-len" and not values["safe"]:
         text = _("It does not start with a length of {length}: at most {longest} fit, and at the cautious end of the estimates none.")
 

@@ -303,7 +303,7 @@ def test_twice_the_kv_heads_halve_the_tokens(heads: int, blocks: int, version: s
 def test_requests_that_fit_never_hold_more_tokens_than_the_pool(setup: Setup, tokens: int) -> None:
     budget = size(setup)
     if budget.blocks:
-        assert requests_that_fit(budget, setup, tokens) * tokens <= budget.blocks * budget.block_size
+        assert requests_that_fit(budget, setup, tokens) * tokens <= budget.blocks * budget.block_size * (1 + 1e-9)
 
 
 @given(SETUPS)

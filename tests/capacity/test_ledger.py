@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_doctor.capacity.ledger import Ledger, ledger
+from vllm_doctor.capacity.ledger import Ledger, graphs_subtracted, ledger
 from vllm_doctor.capacity.setup import GIB
 from vllm_doctor.model.case import Case
 from vllm_doctor.pipeline import diagnose, read_case
@@ -61,6 +61,23 @@ COUNTED_TWICE = """\
 (EngineCore pid=2) INFO 08-14 09:51:05 [gpu_model_runner.py:6806] Estimated CUDA graph memory: 1.55 GiB total
 (EngineCore pid=2) INFO 08-14 09:51:13 [gpu_worker.py:855] Free memory on device (79.99/80.0 GiB) on startup. Desired GPU memory utilization is (0.92, 73.6 GiB). Actual usage is 51.66 GiB for consumed memory (weights + non-torch), 2.4 GiB for peak activation, and 0.71 GiB for CUDAGraph memory. Replace gpu_memory_utilization config with `--kv-cache-memory=20250000000` (18.86 GiB) to fit into requested memory, or `--kv-cache-memory=27150000000` (25.29 GiB) to fully utilize gpu memory. Current kv cache memory in use is 19.54 GiB.
 """  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("version", "command", "subtracted"),
+    [
+        ("0.19.1", "", False),
+        ("0.19.1", "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=1 vllm serve m\n", True),
+        ("0.20.0", "", True),
+        ("0.20.0", "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0 vllm serve m\n", False),
+    ],
+)
+def test_a_printed_estimate_of_graphs_is_subtracted_from_0_20_or_when_asked(version: str, command: str, subtracted: bool) -> None:
+    banner = f"(APIServer pid=1) INFO 08-14 09:51:00 [utils.py:293] vLLM API server version {version}\n"
+    run = case_of(
+        f"{command}{banner}(EngineCore pid=2) INFO 08-14 09:51:05 [gpu_model_runner.py:6806] Estimated CUDA graph memory: 1.55 GiB total\n"
+    ).runs[0]
+    assert graphs_subtracted(run) is subtracted
 
 
 def test_an_estimate_of_graphs_inside_the_printed_peak_is_taken_out_once() -> None:

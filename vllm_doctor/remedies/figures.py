@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from ..capacity.defaults import limits_of
-from ..capacity.ledger import Ledger, ledger
+from ..capacity.ledger import Ledger, graphs_subtracted, ledger
 from ..capacity.observed import lengths as lengths_of
 from ..capacity.observed import model_name, option, total_bytes, whole
 from ..model.case import Case, Known, Run, Window
@@ -240,11 +240,10 @@ def _stated(run: Run, name: str) -> float | None:
 
 def graphs_counted(run: Run) -> bool | None:
     """Are CUDA graphs part of the budget? Since 0.20.0 by default; None where the version is unknown."""
-    version = parse(run.version)
-    if run.fact("memory.graphs_estimated"):
-        return True
-    first = parse(GRAPHS_COUNTED_SINCE)
-    return None if version is None or first is None else version >= first
+    version, first = parse(run.version), parse(GRAPHS_COUNTED_SINCE)
+    if version is None or first is None:
+        return True if run.fact("memory.graphs_estimated") else None
+    return version >= first or graphs_subtracted(run)  # 0.18 and 0.19 print an estimate, and subtract it where they are told to
 
 
 def _forced(run: Run) -> bool:

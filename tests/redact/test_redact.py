@@ -15,10 +15,11 @@ import pytest
 
 from tests.redact.corpus import SHAPES, Case, corpus, crash_log
 from vllm_doctor.model.report import Change, Line, Report, RunReport, Tool
+from vllm_doctor.model.secrecy import is_secret_name
 from vllm_doctor.pipeline import analyze
 from vllm_doctor.redact import clean, redact
-from vllm_doctor.redact.secrets import is_secret_name
 from vllm_doctor.reports import RENDERERS, Style
+from vllm_doctor.ruleset.load import load
 from vllm_doctor.sources import Source, read
 
 FIXTURES = Path(__file__).resolve().parent.parent.parent / "fixtures"
@@ -284,6 +285,34 @@ def test_names_tell_secrets_from_settings() -> None:
         "HF_TOKEN_PATH",
     ]
     assert [n for n in secret if not is_secret_name(n)] + [n for n in plain if is_secret_name(n)] == []
+
+
+def test_no_option_of_vllm_that_is_known_is_taken_for_a_secret() -> None:
+    flags = load().flags
+    names = [name for flag in flags for name in (flag.name, *flag.aliases)]
+    assert [n for n in names if is_secret_name(n)] == []
+    for value in ("4096", "8k", "0.9", "true", "auto", "float16"):
+        for name in names:
+            for text in (f"vllm serve m {name} {value} --port 8000", f"{name}={value}", f"{{'{name.strip('-').replace('-', '_')}': {value}}}"):
+                assert clean(text) == text
+
+
+TOKENS = [
+    "max_tokens=256, min_tokens: 8, prompt_tokens=12, kv_cache_tokens: 72336, num_batched_tokens=4096",
+    "tokenizer='Qwen/Qwen2.5', token_budget=2048, stop_token_ids=[], num_speculative_tokens: auto",
+    "--max-num-batched-tokens 8k --long-prefill-token-threshold 2048 --speculative-token-tree x1 --return-tokens-as-token-ids",
+    "MAX_NEW_TOKEN=4096 VLLM_MAX_TOKENS_PER_EXPERT_FUSED_MOE=163840",
+]
+
+
+@pytest.mark.parametrize("text", TOKENS)
+def test_tokens_of_a_text_are_no_secrets(text: str) -> None:
+    assert clean(text) == text
+
+
+@pytest.mark.parametrize("text", ["--api-key 58213", "--hf-token 58213", "VLLM_API_KEY=58213", "api_key: ['58213']", "--ssl-keyfile-password 5821"])
+def test_a_number_under_a_name_that_is_a_secret_is_one(text: str) -> None:
+    assert "5821" not in clean(text)
 
 
 def test_options_and_commands_of_a_report_are_cleaned_by_their_names() -> None:

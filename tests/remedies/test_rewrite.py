@@ -113,13 +113,29 @@ def test_a_variable_has_no_place_in_a_list_of_arguments(text: str) -> None:
         ("args:\n  - --api-key\n  - secret\n  - --model\n  - m", "args:\n  - --api-key\n  - ***\n  - --model\n  - m"),
         ('args: ["--api-key", "secret", "--model", "m"]', 'args: ["--api-key", "***", "--model", "m"]'),
         ("vllm serve m --max-num-seqs 4", "vllm serve m --max-num-seqs 4"),
+        ("vllm serve m --api-key $KEY --hf-token 58213", "vllm serve m --api-key $KEY --hf-token ***"),
+        ("HFTOKEN=x1 NUM_TOKENS=5 vllm serve m --ssl-keyfile-password 5", "HFTOKEN=*** NUM_TOKENS=5 vllm serve m --ssl-keyfile-password ***"),
+        ("LLM(model='m', hf_token='abc', tokenizer='t')", "LLM(model='m', hf_token='***', tokenizer='t')"),
     ],
 )
 def test_secrets_are_masked_in_every_layout(text: str, shown: str) -> None:
     assert masked(text) == shown
 
 
-names = st.sampled_from(["--max-num-seqs", "--max-model-len", "--port", "--block-size", "--swap-space"])
+@pytest.mark.parametrize("value", ["4096", "8k", "0.9", "auto", "true", "fp8_e4m3"])
+def test_the_value_of_no_known_option_is_a_secret(value: str) -> None:
+    for flag in FLAGS:
+        text = f"{flag.name}={value} vllm serve m" if flag.env else f"vllm serve m {flag.name} {value} {flag.name}={value}"
+        assert masked(text) == text
+
+
+def test_a_command_whose_options_speak_of_tokens_is_rewritten() -> None:
+    text = "vllm serve m --max-num-batched-tokens 4096 --max-num-seqs 256"
+    assert after(text, SEQS) == "vllm serve m --max-num-batched-tokens 4096 --max-num-seqs 32"
+    assert after(masked(text), Edit("--max-num-batched-tokens", "2048")) == "vllm serve m --max-num-batched-tokens 2048 --max-num-seqs 256"
+
+
+names = st.sampled_from(["--max-num-batched-tokens", "--max-num-seqs", "--max-model-len", "--port", "--block-size", "--swap-space"])
 gaps = st.sampled_from([" ", "  ", " \\\n  ", " \\\n"])
 
 

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from ..model.observations import Scalar
+from ..model.secrecy import is_secret
 from ..ruleset.schema import Flag
 
 MASK = "***"
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
-_SECRET_FLAG = re.compile(r"--(?:.*-)?(?:api-key|token|secret|password)$")
-_SECRET_VARIABLE = re.compile(r".*(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS)$", re.IGNORECASE)
 _SEVERAL = {"--served-model-name", "--lora-modules", "--cudagraph-capture-sizes", "--cuda-graph-sizes", "--api-key", "--allowed-origins",
             "--middleware", "--prompt-adapters", "--compile-sizes"}  # fmt: skip
 """Options that take several words."""
@@ -61,7 +60,7 @@ def _outside(text: str) -> str:
 
 
 def mask_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: MASK if _SECRET_VARIABLE.match(name) else value for name, value in environment.items()}
+    return {name: MASK if is_secret(name, value) else value for name, value in environment.items()}
 
 
 class Options(Struct, frozen=True):
@@ -136,7 +135,7 @@ class Options(Struct, frozen=True):
             shown: Scalar = _scalar(value) if isinstance(value, str) else value
             if name.startswith("--no-") and shown is True:
                 name, shown = self.name("--" + name[5:]), False
-            result[name] = MASK if _SECRET_FLAG.match(name) and shown is not True else shown
+            result[name] = MASK if is_secret(name, shown) else shown
         return result
 
     def _is_switch(self, name: str) -> bool:

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from ..model.figures import figure
 from ..model.observations import Scalar
+from ..model.secrecy import is_secret
 from . import oom, tracebacks
 from .lazy import lazy
 
@@ -141,7 +142,6 @@ def spec_decode(line: Line) -> Values | None:
     return values if len(values) > ("engine" in values) else None
 
 
-_SECRET = lazy(r"key|token(?!izer|s)|password|secret|credential", re.IGNORECASE)
 _HIDDEN = "***"
 
 
@@ -210,7 +210,7 @@ def _flags(pairs: Iterable[tuple[str, str]]) -> Values:
         if name in ("model_tag", "model") and isinstance(value, str) and (name == "model" or "model.name" not in values):
             values["model.name"] = value
         if name not in ("model_tag", "subparser"):
-            values[f"flag.{name.replace('_', '-')}"] = _HIDDEN if _SECRET.search(name) else value
+            values[f"flag.{name.replace('_', '-')}"] = _HIDDEN if is_secret(name, value) else value
     return values
 
 

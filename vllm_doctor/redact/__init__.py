@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 
 from ..model.report import Report
+from ..model.secrecy import is_secret_name
 from .identities import Masks
 from .prompts import without_prompts
-from .secrets import harmless, is_secret_name, without_secrets
+from .secrets import harmless, without_secrets
 from .spans import MASK, words
 
 __all__ = ["MASK", "clean", "redact"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
 
+from ..model.secrecy import is_secret_name, parts_of
 from .spans import MASK, Lazy, balanced_end, line_end, mask, opening_quote, quoted_end, words
 
 _TRIGGER = re.compile(
@@ -22,21 +22,6 @@ _NAME = re.compile(
     r"|[A-Za-z_][\w.-]{1,127}|密码|口令|密钥|令牌)"
     r"(?P<sep>(?:\\{0,15}[\"'])?\]?\s{0,3}(?:=>|:=|[:=：＝])\s{0,3}(?:b(?=[\"']))?"
     r"|\\{0,15}[\"'],\s{0,3}b?(?=\\{0,15}[\"'])|[ \t]{1,3}|\n[ \t]{0,40}- | ?[是为] ?|\x00|\\x00|\\0|\\u0000)"
-)
-_OWNED_KEYS = words(
-    "api access secret private account signing encryption master auth storage subscription service license client shared hmac admin "
-    "session ssh app deploy data root user webhook bot server vllm openai hf routing integration ingest write"
-)
-_OWNED_TOKENS = _OWNED_KEYS | words(
-    "bearer refresh id security github gitlab slack huggingface hub write read personal vault csrf wandb npm pypi ngc discord telegram x sas"
-)
-_ALWAYS = words(
-    "password passwd passphrase passwort secret secrets apikey apikeys credential credentials authorization cookie webhook dsn "
-    "privatekey accesskey secretkey accountkey authtoken accesstoken sharedaccesskey salt 密码 口令 密钥 令牌"
-)
-_NOT_THE_SECRET = words(
-    "file files path dir name names header headers ref refs env len length count counts ids limit budget type types endpoint enabled "
-    "required policy size bytes throughput usage arn rotation version"
 )
 _BARE = re.compile(r"(?:(?!&[\w.-]{1,40}=|\\[nrtu\"']|\\x?0)[^\s\x00\"'<>|])+")
 _BLOCK = re.compile(r"[|>][-+\d]{0,2}[ \t]{0,3}\n([ \t]{1,40})(?=\S)")
@@ -210,27 +195,6 @@ def _mixed(text: str) -> bool:
     return text != text.lower() and text != text.upper() and any(c.isdigit() for c in text)
 
 
-@lru_cache(maxsize=4096)
-def is_secret_name(name: str) -> bool:
-    """Is a setting, option, header or variable of this name a secret? `HF_TOKEN`, `api_key`, `x-api-key` are, `max_tokens` is not."""
-    if name in ("PWD", "OLDPWD"):
-        return False
-    parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").replace(" ", "_").lower().strip("_").split("_")
-    if parts[-1] in _NOT_THE_SECRET or (parts[-1] == "id" and parts[-3:] not in (["access", "key", "id"], ["private", "key", "id"])):
-        return False
-    if any(p in _ALWAYS for p in parts) or parts[-1] in ("auth", "pwd", "dsn") or parts[-2:] == ["connection", "string"]:
-        return True
-    for i, part in enumerate(parts):
-        before = parts[i - 1] if i else ""
-        if part in ("key", "keys") and before in _OWNED_KEYS and "publishable" not in parts:
-            return True
-        if len(parts) == 1 and part == "key":
-            return True  # if its value looks like one: see `harmless`
-        if part == "token" and (before in _OWNED_TOKENS or name.isupper() or len(parts) == 1):
-            return True
-    return parts[-1] in ("signature", "sig") and parts[0] in ("x", "sig", "signature")
-
-
 def _named(text: str) -> str:
     out, done, at = [], 0, 0
     while match := _NAME.search(text, at):
@@ -282,14 +246,15 @@ def _value(text: str, at: int, header: bool) -> tuple[int, int, int]:
 
 
 def harmless(value: str, name: str = "") -> bool:
-    """`api_key=None` gives nothing away, nor does `$HF_TOKEN`, and `token: 5` is no secret."""
+    """`api_key=None` gives nothing away, nor does `$HF_TOKEN`, and `token: 5` is no secret; `api_key: 58213` is one."""
     inner = value.strip("[](){}\"'\\ \n")
     first = re.split(r"[,;)\]}\s]", inner, maxsplit=1)[0].strip("\"'").lower()
     if not inner or MASK in inner or first in _HARMLESS or inner.startswith(("$", "<", "{{", "%(", "os.environ")):
         return True
     words = name.lower()
     if inner.replace(".", "").replace("-", "").isdigit():
-        return not ("pass" in words or "secret" in words or "pwd" in words) or len(inner) < 4
+        owned = is_secret_name(name) and len(parts_of(name)) > 1
+        return not (owned or "pass" in words or "secret" in words or "pwd" in words) or len(inner) < 4
     if words == "key":
         return re.fullmatch(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9]{15,}", inner) is None
     if words.endswith("token") and words in ("token", "_token"):

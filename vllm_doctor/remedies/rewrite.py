@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from ..model.observations import Scalar
+from ..model.secrecy import is_secret
 from ..parsing.launch_args import ASSIGNMENT, MASK, Options
 
 WORDS, CHARACTERS = 400, 20_000
@@ -41,23 +42,24 @@ class Edit(Struct, frozen=True):
 
 _LIST_KEY = re.compile(r"\s*(?:-\s+)?[\"']?(?:args|command|entrypoint|CMD|ENTRYPOINT)[\"']?\s*:?\s*(.*)$")
 _PYTHON = re.compile(r"\b(?:LLM|AsyncLLM|EngineArgs|AsyncEngineArgs)\(")
+_KEYWORD = re.compile(r"(\w+)(\s*=\s*)([\"'])([^\"']*)\3")
+_OPTION = re.compile(r"--?[A-Za-z][\w-]*")
 _OPERATOR = re.compile(r"(?:\d?>>?|<|&>|\|{1,2}$|&{1,2}$|;|#)")
-_SECRET_OPTION = re.compile(r"--?(?:[\w]+[-_])*(?:api[-_]key|token|secret|password)s?$", re.IGNORECASE)
-_SECRET_NAME = re.compile(r".*(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS)$", re.IGNORECASE)
 
 
 def masked(text: str) -> str:
-    """The command with `***` for the values of secret options and variables, whatever its layout."""
+    """The command with `***` for the values of secret options and variables, whatever its layout. What is no secret stays to the letter."""
     words = _tokens(text)
     if words is None:
-        return re.sub(r"(?i)((?:api_key|token|secret|password)\s*=\s*)([\"'])[^\"']*\2", rf"\1\2{MASK}\2", text)
+        return _KEYWORD.sub(lambda m: f"{m[1]}{m[2]}{m[3]}{MASK}{m[3]}" if is_secret(m[1], m[4]) else m[0], text)
     result = text
     for i in range(len(words) - 1, -1, -1):
         word, before = words[i], words[i - 1].text if i else ""
         head, equals, value = word.text.partition("=")
-        if equals and value and (_SECRET_OPTION.match(head) or (ASSIGNMENT.match(word.text) and _SECRET_NAME.match(head))):
+        named = _OPTION.fullmatch(head) or ASSIGNMENT.match(word.text)
+        if equals and named and is_secret(head, value):
             result = result[: word.start] + word.quote + head + "=" + MASK + word.quote + result[word.end :]
-        elif _SECRET_OPTION.match(before) and not word.text.startswith("--"):
+        elif _OPTION.fullmatch(before) and not word.text.startswith("--") and is_secret(before, word.text):
             result = result[: word.start] + word.quote + MASK + word.quote + result[word.end :]
     return result
 

@@ -143,6 +143,32 @@ def test_what_runs_hold_gives_how_many_fit() -> None:
     assert (found.fits.get("max_model_len") is None) == (found.max_model_len is None)
 
 
+def scrape(seconds: int, prompts: tuple[int, int, int], outputs: tuple[int, int, int]) -> str:
+    """A scrape with cumulative counts of buckets up to 2000, up to 5000, and beyond."""
+    lines = [f"# scraped at 2026-11-30T14:00:{seconds:02}Z", 'vllm:num_requests_running{engine="0",model_name="m"} 4.0']
+    for name, counts in (("prompt", prompts), ("generation", outputs)):
+        lines.append(f"# TYPE vllm:request_{name}_tokens histogram")
+        for bound, count in zip(("2000.0", "5000.0", "+Inf"), counts, strict=True):
+            lines.append(f'vllm:request_{name}_tokens_bucket{{engine="0",le="{bound}",model_name="m"}} {count}.0')
+        lines.append(f'vllm:request_{name}_tokens_count{{engine="0",model_name="m"}} {counts[2]}.0')
+        lines.append(f'vllm:request_{name}_tokens_sum{{engine="0",model_name="m"}} {counts[2] * 3000}.0')
+    return "\n".join(lines) + "\n"
+
+
+def test_no_request_is_longer_than_the_longest_allowed_and_a_sum_of_quantiles_is_calculated() -> None:
+    text = scrape(0, (0, 0, 0), (0, 0, 0)) + scrape(10, (0, 100, 100), (0, 100, 100))
+    log = V1.replace("40,960", "8,192")
+    case = read_case([Source("server.log", data=log.encode(), size=len(log)), Source("metrics.txt", data=text.encode(), size=len(text))], load(None))
+    found = ledger(case.runs[0], case)
+    assert found is not None
+    assert found.observed is not None
+    assert (found.observed.p50, found.observed.p95) == (3500 * 2, 8192), "not 4,850 + 4,850"
+    assert {n: (f.tokens_per_request, f.basis) for n, f in found.fits.items() if n != "max_model_len"} == {
+        "p50": (7000.0, "model"),
+        "p95": (8192.0, "model"),
+    }
+
+
 def test_the_report_carries_the_account() -> None:
     memory = diagnose(case_of(V0), load(None)).memory[0]
     assert (memory.total_bytes, memory.kv_bytes_per_token, memory.kv_tokens) == (int(21.99 * GIB), 57344, 75856)

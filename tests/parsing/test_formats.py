@@ -91,10 +91,10 @@ def test_the_note_on_free_memory_is_advice_and_its_twin_an_error() -> None:
 
 
 def test_options_that_speak_of_tokens_of_a_text_are_kept() -> None:
-    line = "INFO 11-30 14:15:27 [a.py:1] non-default args: {'long_prefill_token_threshold': 2048, 'return_tokens_as_token_ids': True, 'ssl_keyfile': 'k.pem'}"
+    line = "INFO 11-30 14:15:27 [a.py:1] non-default args: {'long_prefill_token_threshold': 2048, 'return_tokens_as_token_ids': True}"
     tally = log.fold(line.encode(), "s", Clock(2026), FORMATS)
     values = {fact.name: fact.value for fact in tally.parts[0].facts}
-    assert values == {"flag.long-prefill-token-threshold": 2048, "flag.return-tokens-as-token-ids": True, "flag.ssl-keyfile": "k.pem"}
+    assert values == {"flag.long-prefill-token-threshold": 2048, "flag.return-tokens-as-token-ids": True}
 
 
 def test_secrets_among_the_options_are_not_kept() -> None:

@@ -271,7 +271,7 @@ def _with_fits(found: Ledger) -> Ledger:
 
     wanted: dict[str, tuple[float, Basis]] = {}
     if found.observed:
-        basis: Basis = "measured" if found.observed.finished else "rule-of-thumb"
+        basis: Basis = "model" if found.observed.finished else "rule-of-thumb"
         wanted |= {"p50": (found.observed.p50, basis), "p95": (found.observed.p95, basis)}
     if found.max_model_len:
         wanted["max_model_len"] = (float(found.max_model_len), "measured")

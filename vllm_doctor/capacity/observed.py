@@ -231,7 +231,8 @@ def _speculative(value: Scalar | None, knowledge: Knowledge) -> tuple[int, Model
 
 class Lengths(Struct, frozen=True):
     """Tokens per request, prompt and output together: the median and the 95th percentile, where they were read, and over how many
-    requests or samples. `finished` tells lengths of finished requests from what requests held while they ran."""
+    requests or samples. `finished` tells lengths of finished requests (the quantiles of prompts and outputs added up: of the two together
+    vLLM has no histogram) from what requests held while they ran. Neither exceeds max-model-len."""
 
     p50: float
     p95: float
@@ -243,13 +244,14 @@ class Lengths(Struct, frozen=True):
 def lengths(run: Run, pool_tokens: float | None) -> Lengths | None:
     """From the histograms of finished requests (growth between the first and the last scrape, else all of the last one); else from what
     each running request held on average in the stats lines: pool × usage ÷ running."""
+    most = longest_request(run)
     for track in run.tracks:
         scrapes = [s for s in track.scrapes if any(n == "request.prompt_tokens" for n, _ in s.histograms)]
         if scrapes:
             prompts, outputs = (_grown(scrapes[0].histograms, scrapes[-1].histograms, f"request.{k}_tokens") for k in ("prompt", "generation"))
             if prompts.count > 0:
                 refs = tuple(r for k in ("prompt", "generation") if (r := scrapes[-1].refs.get(f"request.{k}_tokens")))
-                middle, high = (_quantile(prompts, q) + _quantile(outputs, q) for q in (0.5, 0.95))
+                middle, high = (min(_quantile(prompts, q) + _quantile(outputs, q), most) for q in (0.5, 0.95))
                 return Lengths(middle, high, refs, int(prompts.count), True)
     if not pool_tokens:
         return None
@@ -261,11 +263,16 @@ def lengths(run: Run, pool_tokens: float | None) -> Lengths | None:
                 continue
             shares = {p.time: p for p in usage.points()}
             held += [(pool_tokens * shares[p.time].value / p.value, p.ref) for p in running.points() if p.value > 0 and p.time in shares]
-    held = sorted((h for h in held if h[0] > 0), key=lambda h: h[0])
+    held = sorted(((min(n, most), ref) for n, ref in held if n > 0), key=lambda h: h[0])
     if len(held) < 3:
         return None
     middle_at, high_at = held[len(held) // 2], held[min(len(held) - 1, int(len(held) * 0.95))]
     return Lengths(middle_at[0], high_at[0], (middle_at[1], high_at[1]), len(held), False)
+
+
+def longest_request(run: Run) -> float:
+    """The most tokens that a request can have: max-model-len as printed or given, else the length that the concurrency is told for."""
+    return float(positive(option(run, "max-model-len")) or positive(least(run, "kv_cache.concurrency_length")) or "inf")
 
 
 def _grown(first: dict[tuple[str, int], Histogram], last: dict[tuple[str, int], Histogram], name: str) -> Histogram:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import vllm_doctor
 from tests.remedies.cases import CARD, GIB, case_of, server
 from vllm_doctor.capacity.doubts import doubts_of
 from vllm_doctor.capacity.ledger import ledger
 from vllm_doctor.capacity.size import whole_requests
+from vllm_doctor.language import filled
 from vllm_doctor.ruleset.load import load_knowledge
 
 FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "kv-exhaustion-0.32"
@@ -34,6 +37,52 @@ def test_a_negative_activation_and_memory_beyond_the_card_are_doubted() -> None:
 
 def test_a_config_of_another_model_is_doubted() -> None:
     assert codes(True, **{"kv_cache.tokens": 1_000}) == ["model-config"]
+
+
+POOL = {"kv_cache.tokens": 102_976, "kv_cache.concurrency_length": 8192, "kv_cache.max_concurrency": 12.57}
+NAMED = {**POOL, "model.name": "Qwen/Qwen2.5-7B-Instruct"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "contradicts"),
+    [
+        (POOL, False),
+        ({**POOL, "kv_cache.max_concurrency": 12.0}, False),  # a shape that is not known: the last block, or groups
+        ({**NAMED, "kv_cache.max_concurrency": 11.5}, True),
+        ({**NAMED, "kv_cache.max_concurrency": 12.56}, False),
+        ({**POOL, "kv_cache.max_concurrency": 0.0}, True),
+        ({**POOL, "kv_cache.max_concurrency": 110.0}, False),  # layers with a window: nine times in public starts
+        ({**NAMED, "kv_cache.max_concurrency": 110.0}, True),
+        ({"kv_cache.tokens": 999_999_999_999}, True),
+        ({"kv_cache.tokens": 900_000}, False),  # 6 KiB per token: some model may
+        ({"kv_cache.tokens": 900_000, "model.name": "Qwen/Qwen2.5-7B-Instruct"}, True),
+        ({"kv_cache.tokens": 205_952, "model.name": "Qwen/Qwen2.5-7B-Instruct"}, False),  # 8 bits for 16
+        ({"kv_cache.tokens": 900_000, "config.num-gpu-blocks-override": 56_250}, False),
+        ({"kv_cache.tokens": 999_999_999_999, "config.num-gpu-blocks-override": 56_250}, False),
+    ],
+)
+def test_figures_of_the_pool_that_contradict_each_other_are_doubted_and_not_used(facts: dict[str, object], contradicts: bool) -> None:
+    run = server(facts={**CARD, **facts})  # type: ignore[dict-item]
+    case, _ = case_of(run)
+    found = ledger(run, case, load_knowledge())
+    assert found is not None
+    assert [i.code for i in doubts_of(found, "en", False)] == (["memory.contradiction"] if contradicts else [])
+    assert (found.kv_tokens is None, found.fits == {}) == (contradicts, contradicts)
+
+
+def test_a_contradiction_names_both_figures() -> None:
+    run = server(facts={**CARD, **POOL, "kv_cache.max_concurrency": 0.0})
+    case, _ = case_of(run)
+    found = ledger(run, case, load_knowledge())
+    assert found is not None
+    (issue,) = doubts_of(found, "en", False)
+    assert filled(issue.message, issue.values, "en") == (
+        "The KV cache cannot hold 102,976 tokens and 0 requests of 8,192 tokens: these figures contradict each other, and neither is used to say how "
+        "many requests fit."
+    )
+    assert filled(issue.message, issue.values, "zh") == (
+        "KV 缓存不可能既有 102,976 tokens 又能容纳 0 个 8,192 tokens 的请求：这两个数值互相矛盾，均不用于计算能同时容纳多少请求。"
+    )
 
 
 def test_a_request_takes_whole_blocks() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..language import format_value
 from ..model.observations import Issue, Scalar
+from .agreement import Conflict
 from .kv import groups_of
 from .ledger import Ledger
 
@@ -31,6 +32,8 @@ def doubts_of(found: Ledger, language: str, given: bool) -> list[Issue]:
         )
         values: dict[str, Scalar] = {"part": translator(language)(NAMES[odd[0]]), "bytes": format_value(odd[1], "bytes", language)}
         issues.append(Issue("memory.implausible", text, values))
+    if found.conflict is not None:
+        issues.append(_conflict(found.conflict, language))
     logged, predicted = found.kv_bytes_per_token, found.predicted.kv_bytes_per_token if found.predicted else None
     uniform = found.setup is not None and len(groups_of(found.setup)) == 1
     if given and uniform and logged and predicted and (found.tightest.get("kv") or 0) >= ROUNDED_WELL and abs(predicted / logged - 1) > APART:
@@ -38,3 +41,18 @@ def doubts_of(found: Ledger, language: str, given: bool) -> list[Issue]:
         sizes: dict[str, Scalar] = {"given": format_value(predicted, "bytes", language), "logged": format_value(logged, "bytes", language)}
         issues.append(Issue("model-config", text, sizes))
     return issues
+
+
+def _conflict(odd: Conflict, language: str) -> Issue:
+    """Tokens in the pool that its bytes, or the number of long requests, contradict."""
+    values: dict[str, Scalar] = {"tokens": format_value(odd.tokens, "tokens", language)}
+    if odd.bytes is not None:
+        text = "The KV cache cannot hold {tokens} in {bytes}: these figures contradict each other, and neither is used to say how many requests fit."
+        values["bytes"] = format_value(odd.bytes, "bytes", language)
+    else:
+        text = (
+            "The KV cache cannot hold {tokens} and {concurrency} requests of {length}: these figures contradict each other, and neither is used to "
+            "say how many requests fit."
+        )
+        values |= {"concurrency": f"{odd.concurrency:g}", "length": format_value(odd.length, "tokens", language)}
+    return Issue("memory.contradiction", text, values, odd.ref)

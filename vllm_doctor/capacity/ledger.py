@@ -16,8 +16,10 @@ from ..model.figures import figure
 from ..model.observations import Ref
 from ..model.report import Basis
 from ..ruleset.schema import Knowledge, Model
+from .agreement import Conflict, conflict
 from .defaults import limits_of
 from .generations import generation_of
+from .kv import groups_of
 from .observed import Lengths, least, lengths, option, positive, ratio, setup_of, total_bytes, without_graphs
 from .setup import Budget, Setup
 from .size import requests_that_fit, size, whole_requests
@@ -59,7 +61,8 @@ class Fit(Struct, frozen=True):
 
 class Ledger(Struct, frozen=True):
     """The accounts of a run, the tightest first, and what its KV cache holds. `predicted` is the model's answer for the same set-up with
-    nothing measured, to be compared; None where the model's shape is not known."""
+    nothing measured, to be compared; None where the model's shape is not known. `conflict`: the figures of the pool contradict each other, and
+    none of them is used."""
 
     run: str
     accounts: tuple[Account, ...]
@@ -73,6 +76,7 @@ class Ledger(Struct, frozen=True):
     observed: Lengths | None = None
     setup: Setup | None = None
     predicted: Budget | None = None
+    conflict: Conflict | None = None
 
     @property
     def tightest(self) -> Account:
@@ -100,13 +104,16 @@ def ledger(run: Run, case: Case, knowledge: Knowledge | None = None, model: Mode
     accounts = accounts or [Account(None, None, {})]
     predicted = size(_unmeasured(setup)) if setup else None
     kv = accounts[0].get("kv")
+    odd = _conflict(run, (tokens, token_ref), kv, predicted, setup, model) if tokens else None
+    if odd is not None:
+        tokens, token_ref = None, None
     each = _exact(kv, tokens) if kv and tokens else None
     if predicted and predicted.kv_bytes_per_token and (each is None or abs(each / predicted.kv_bytes_per_token - 1) < 0.01):
         each = predicted.kv_bytes_per_token  # the log's own figures are rounded; the shape is exact
     length = positive(option(run, "max-model-len"))
     concurrency = run.fact("kv_cache.max_concurrency")
     observed = lengths(run, tokens)
-    refs = {n: f.ref for n in ("kv_cache.tokens", "kv_cache.blocks", "kv_cache.max_concurrency") if (f := run.fact(n))}
+    refs = {n: f.ref for n in ("kv_cache.tokens", "kv_cache.blocks", "kv_cache.max_concurrency") if odd is None and (f := run.fact(n))}
     if token_ref:
         refs["kv_tokens"] = token_ref
     found = Ledger(
@@ -114,7 +121,7 @@ def ledger(run: Run, case: Case, knowledge: Knowledge | None = None, model: Mode
         accounts=tuple(accounts),
         kv_tokens=tokens,
         kv_bytes_per_token=each,
-        max_concurrency=figure(concurrency.value) if concurrency else None,
+        max_concurrency=figure(concurrency.value) if concurrency and odd is None else None,
         max_model_len=length,
         block_size=least(run, "kv_cache.block_size") or positive(option(run, "block-size")),
         refs=refs,
@@ -122,8 +129,19 @@ def ledger(run: Run, case: Case, knowledge: Knowledge | None = None, model: Mode
         setup=setup,
         predicted=predicted,
         fits={},
+        conflict=odd,
     )
     return _with_fits(found)
+
+
+def _conflict(
+    run: Run, pool: tuple[int, Ref | None], kv: int | None, predicted: Budget | None, setup: Setup | None, model: Model | None
+) -> Conflict | None:
+    """What contradicts the tokens in the pool. A shape that is not the log's own (`model`) does not; nor do bytes where the blocks were forced."""
+    uniform = setup is not None and len(groups_of(setup)) == 1
+    forced = positive(option(run, "num-gpu-blocks-override")) is not None
+    each = predicted.kv_bytes_per_token if predicted and model is None else None
+    return conflict(run, pool, None if forced else kv, each, uniform and model is None, predicted.block_size if predicted else None)
 
 
 def _exact(kv: int, tokens: int) -> float:

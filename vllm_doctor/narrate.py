@@ -76,6 +76,7 @@ class Narrator:
 
     def finding(self, j: Judgement, advice: Sequence[Advice], not_remedies: Sequence[tuple[str, str]]) -> out.Finding:
         cause = self.causes[j.cause]
+        face = cause.faces.get(j.variant or "", cause)
         run = next(r for r in self.case.runs if r.id == j.run)
         first, last = _span(j, run)
         return out.Finding(
@@ -88,8 +89,8 @@ class Narrator:
             confidence=self.confidence.get(j.status or "possible"),
             role=j.role,
             explained_by=j.explained_by,
-            title=cause.title.in_language(self.language),
-            summary=self.fill(cause.summary, {}),
+            title=face.title.in_language(self.language),
+            summary=self.fill(face.summary, {}),
             first_time=iso(first),
             last_time=iso(last),
             ongoing=_ongoing(j, run),

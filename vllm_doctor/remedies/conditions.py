@@ -20,6 +20,7 @@ from ..signals.evaluate import Evaluator
 from ..versions import generation, parse, satisfies
 from .figures import graphs_counted, look
 from .options import switched_on
+from .servers import starts
 
 Condition = Callable[[Case, Run, Judgement, Evaluator], bool | None]
 
@@ -51,6 +52,11 @@ def sixteen_bit_cache(case: Case, run: Run, finding: Judgement, evaluator: Evalu
 def pool_by_budget(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
     """Is the pool what the budget leaves? Not where the number of blocks or the bytes are forced."""
     return not (whole(option(run, "num-gpu-blocks-override")) or whole(option(run, "kv-cache-memory-bytes")))
+
+
+def pool_in_bytes(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Is the pool given in bytes, and not as a number of blocks? Then the share of the card has no say."""
+    return bool(whole(option(run, "kv-cache-memory-bytes"))) and not whole(option(run, "num-gpu-blocks-override"))
 
 
 def some_pool(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
@@ -88,6 +94,11 @@ def chunked(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> b
         return not answer
     # V1 chunks always, but for a user who switched it off
     return None if generation(run) != "V1" else str(option(run, "enable-chunked-prefill")).lower() != "false"
+
+
+def not_unchunked(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Is nothing known of steps that hold whole prompts?"""
+    return unchunked(case, run, finding, evaluator) is not True
 
 
 def not_v0(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
@@ -204,6 +215,36 @@ def iteration_timed_out(case: Case, run: Run, finding: Judgement, evaluator: Eva
     return any("Engine iteration timed out" in e.ref.text for e in run.events_of("engine.timeout"))
 
 
+def before_serving(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Did memory run out in the start, as far as is known?"""
+    return bool(run.events_of("startup.sampler_oom")) or not _count_known("oom.serving.count", run, finding, evaluator)
+
+
+def after_start(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Did memory run out with a request, as far as is known?"""
+    return not run.events_of("startup.sampler_oom") and not _count_known("oom.startup.count", run, finding, evaluator)
+
+
+def _count_known(name: str, run: Run, finding: Judgement, evaluator: Evaluator) -> bool:
+    value = evaluator.value(name, run, finding.engine if finding.engine is not None else run.engines[0], finding.window)
+    return isinstance(value, Known) and value.value > 0
+
+
+def nothing_given_back(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Did no other process release memory while vLLM measured its own? Where one did, none that holds any is to blame."""
+    return not run.events_of("startup.memory_changed")
+
+
+def shortage_of_unknown_owner(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
+    """Did the profile leave nothing, and neither the log nor the memory model says that the server itself took it? From 0.6.4 on, and before
+    0.3.3, what others take meanwhile is charged to it."""
+    rest = evaluator.value("startup.kv.rest", run, finding.engine if finding.engine is not None else run.engines[0], finding.window)
+    if not run.events_of("startup.no_kv_memory") or isinstance(rest, Known) or satisfies(run.version, ">=0.3.3,<0.6.4") is True:
+        return False
+    servers = look(case, run, finding, evaluator).servers
+    return not servers or any(starts(s) for s in servers)
+
+
 def latency_face(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
     """Is the finding about long steps, not about memory?"""
     return finding.variant != "oom"
@@ -218,10 +259,12 @@ CONDITIONS: dict[str, Condition] = {
     "fp8_hardware": fp8_hardware,
     "sixteen_bit_cache": sixteen_bit_cache,
     "pool_by_budget": pool_by_budget,
+    "pool_in_bytes": pool_in_bytes,
     "some_pool": some_pool,
     "shorter_length_helps": shorter_length_helps,
     "unchunked": unchunked,
     "chunked": chunked,
+    "not_unchunked": not_unchunked,
     "not_v0": not_v0,
     "not_v1": not_v1,
     "graphs_in_budget": graphs_in_budget,
@@ -238,6 +281,10 @@ CONDITIONS: dict[str, Condition] = {
     "server_unknown": server_unknown,
     "rpc_timed_out": rpc_timed_out,
     "iteration_timed_out": iteration_timed_out,
+    "before_serving": before_serving,
+    "after_start": after_start,
+    "nothing_given_back": nothing_given_back,
+    "shortage_of_unknown_owner": shortage_of_unknown_owner,
     "latency_face": latency_face,
     "memory_ran_out": memory_ran_out,
 }

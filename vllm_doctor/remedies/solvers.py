@@ -13,6 +13,7 @@ from msgspec import structs
 
 from ..capacity.defaults import limits_of
 from ..capacity.observed import option, whole
+from ..capacity.setup import Part
 from ..capacity.weights import quantisation
 from ..model.case import Case, Known, Run, Unknown
 from ..model.figures import figure
@@ -23,7 +24,7 @@ from .figures import GIB, Figures, look
 from .moves import Solved
 from .options import switched_on
 from .resize import fit, usual
-from .servers import first_that_starts
+from .servers import first_that_starts, sized
 from .solve_gpus import all_gpus, context_parallel, one_more_replica, ranks_that_are_there, replicas_on_gpus, stages
 from .solve_oom import (
     MARGIN,
@@ -197,6 +198,26 @@ def kv_bytes_that_fit(case: Case, run: Run, finding: Judgement, evaluator: Evalu
 KV_STEP = GIB / 8
 
 
+def more_kv_bytes(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """Bytes for a pool whose size is given by hand: what one request of the full length needs where the start failed for it, else all that was
+    free at the start but for every other part at its upper end, and a margin. Not known where one of those is not."""
+    f = look(case, run, finding, evaluator)
+    free = run.fact("memory.free_at_start")
+    now = float(whole(option(run, "kv-cache-memory-bytes")) or 0)
+    taken = [f.weights, _upper(f, "activation", f.activation), _upper(f, "non_torch", f.non_torch), _upper(f, "graphs", f.graphs)]
+    if free is None or not isinstance(free.value, int | float) or any(t is None for t in taken):
+        return Unknown("startup-log")
+    most = (float(free.value) - sum(t for t in taken if t is not None) - MARGIN) // KV_STEP * KV_STEP
+    lacking = _shortfall(run, f) if finding.cause == "startup-kv-too-small" else None
+    to = most if lacking is None else math.ceil((now + lacking) / KV_STEP) * KV_STEP
+    return Known(to) if now + MARGIN <= to <= most or (lacking is not None and now < to <= most) else None
+
+
+def _upper(f: Figures, part: Part, measured: float | None) -> float | None:
+    """A part as measured, else the upper end of the model's estimate."""
+    return measured if measured is not None else max((sized(s).parts[part][2] for s in f.servers), default=None)
+
+
 def half_the_adapters(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
     """Half of the adapter slots."""
     now = whole(option(run, "max-loras"))
@@ -250,15 +271,18 @@ def seqs_that_fit(case: Case, run: Run, finding: Judgement, evaluator: Evaluator
 
 
 def token_budget_for_step(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
-    """The budget at which the longest step takes a quarter of a second, in proportion; a quarter of it where no step's length is known, half of
-    it where memory ran out. A power of two, not below 512 nor below max-num-seqs (the engine refuses that)."""
+    """The budget at which the longest step takes a quarter of a second, in proportion; a quarter of it where no step's length is known. Where
+    memory ran out half of it, or the share of the failed allocation that was free if that is less. A power of two, not below 512 nor below
+    max-num-seqs (the engine refuses that)."""
     f = look(case, run, finding, evaluator)
     if f.budget is None:
         return Unknown("launch-command")
     share = 1 / 2 if finding.variant == "oom" or f.oom_requested is not None else 1 / 4
     if share == 1 / 4 and f.step:
         share = min(1 / 2, QUIET_STEP / f.step)
-    to = max(_power_of_two(f.budget * share), SMALLEST_BUDGET, _power_of_two(2 * (f.slots or 1) - 1))
+    if f.oom_requested and f.oom_free is not None:
+        share = min(share, f.oom_free / f.oom_requested)
+    to = max(_power_of_two(f.budget * max(share, 1 / f.budget)), SMALLEST_BUDGET, _power_of_two(2 * (f.slots or 1) - 1))
     return Known(float(to)) if to < f.budget else None
 
 
@@ -340,6 +364,7 @@ SOLVERS: dict[str, Solver] = {
     "cpu_space": cpu_space,
     "cpu_space_that_is_free": cpu_space_that_is_free,
     "kv_bytes_that_fit": kv_bytes_that_fit,
+    "more_kv_bytes": more_kv_bytes,
     "seqs_for_the_queue": seqs_for_the_queue,
     "seqs_that_fit": seqs_that_fit,
     "token_budget_for_step": token_budget_for_step,

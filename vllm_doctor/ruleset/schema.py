@@ -109,9 +109,16 @@ class NotRemedyRule(Struct, frozen=True, forbid_unknown_fields=True):
     where: list[str] = field(default_factory=list)
 
 
+class Face(Struct, frozen=True, forbid_unknown_fields=True):
+    """How one variant of a cause is called, where it is another trouble from the same root."""
+
+    title: Text
+    summary: Text
+
+
 class Cause(Struct, frozen=True, forbid_unknown_fields=True, rename={"for_": "for"}):
     """One cause: evidence for and against, thresholds with reasons, remedies, tests. `phase` says when it can strike: a cause of
-    serving is out of the question for a server that never came up."""
+    serving is out of the question for a server that never came up. `faces` name variants that are not what the title says."""
 
     id: str
     maturity: Literal["stable", "testing", "experimental"]
@@ -123,6 +130,7 @@ class Cause(Struct, frozen=True, forbid_unknown_fields=True, rename={"for_": "fo
     tests: list[CauseTest]
     phase: Literal["serving"] | None = None
     applies: Applies | None = None
+    faces: dict[str, Face] = field(default_factory=dict)
     thresholds: dict[str, Threshold] = field(default_factory=dict)
     against: list[EvidenceRule] = field(default_factory=list)
     explains: list[str] = field(default_factory=list)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
-from vllm_doctor.capacity.ledger import Ledger, graphs_subtracted, ledger
+from vllm_doctor.capacity.ledger import Account, Ledger, graphs_subtracted, ledger
 from vllm_doctor.capacity.setup import GIB
 from vllm_doctor.model.case import Case
+from vllm_doctor.model.observations import Gpu, Ref
 from vllm_doctor.pipeline import diagnose, read_case
 from vllm_doctor.ruleset.load import load, load_knowledge
 from vllm_doctor.sources.source import Source
@@ -111,6 +113,59 @@ def test_without_a_total_nothing_is_left_over_and_nothing_is_guessed() -> None:
     found = ledger_of(V1)
     assert parts(found) == {"weights": (15.27, "printed"), "kv": (18.69, "printed")}
     assert (found.kv_tokens, found.kv_bytes_per_token, found.max_concurrency) == (136080, 147456.0, 3.32)
+
+
+SMI = Ref("nvidia-smi.txt", 10, "|  0%   35C    P8             20W /  450W |       4MiB /  24564MiB |")
+CARD = Gpu(0, "NVIDIA GeForce RTX 4090", SMI, 24564 * 2**20)
+FAILED = """\
+(APIServer pid=1) INFO 09-20 09:10:02 [utils.py:328] non-default args: {'model': 'Qwen/Qwen2.5-32B-Instruct-AWQ', 'gpu_memory_utilization': 0.8}
+(EngineCore_DP0 pid=2) INFO 09-20 09:10:05 [core.py:76] Initializing a V1 LLM engine (v0.10.2) with config: model='Qwen/Qwen2.5-32B-Instruct-AWQ', max_seq_len=8192, tensor_parallel_size=1, device_config=cuda,
+(EngineCore_DP0 pid=2) INFO 09-20 09:10:06 [gpu_model_runner.py:2392] Model loading took 18.1476 GiB and 5.12 seconds
+(EngineCore_DP0 pid=2) INFO 09-20 09:10:07 [gpu_worker.py:276] Available KV cache memory: -0.83 GiB
+"""  # noqa: E501
+
+
+def with_cards(text: str, *gpus: Gpu) -> Account:
+    case = structs.replace(case_of(text), gpus=gpus)
+    found = ledger(case.runs[0], case, load_knowledge())
+    assert found is not None
+    return found.tightest
+
+
+def test_the_total_of_a_card_in_a_dump_is_derived_and_gives_the_budget() -> None:
+    account = with_cards(FAILED, CARD)
+    assert {n: (round(e.bytes / GIB, 2), e.origin) for n, e in account.entries.items()} == {
+        "total": (23.58, "derived"), "budget": (18.87, "derived"), "weights": (18.15, "printed"), "activation": (1.55, "derived"),
+        "kv": (-0.83, "printed"), "headroom": (4.72, "derived"),
+    }  # fmt: skip
+    assert (account.gpu, account.lumped, account.entries["total"].refs, account.entries["budget"].refs) == (0, ("non_torch",), (SMI,), (SMI,))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "total"),
+    [
+        ((CARD, structs.replace(CARD, index=1)), 23.58),
+        ((structs.replace(CARD, name=None),), 23.99),
+        ((structs.replace(CARD, total_bytes=None),), 23.58),
+        ((structs.replace(CARD, name="NVIDIA A100-SXM4-80GB", total_bytes=20096 * 2**20),), 19.62),  # a part of it (MIG)
+        ((CARD, Gpu(1, "Tesla T4", SMI, 15360 * 2**20)), None),
+        ((), None),
+    ],
+)
+def test_the_total_is_of_the_cards_where_they_are_alike(gpus: tuple[Gpu, ...], total: float | None) -> None:
+    account = with_cards(FAILED, *gpus)
+    assert (account.get("total") and round((account.get("total") or 0) / GIB, 2)) == total
+    assert account.gpu == (0 if len(gpus) == 1 else None)
+
+
+def test_what_a_log_prints_goes_before_a_dump_and_a_cpu_has_no_card() -> None:
+    assert with_cards(V0, CARD).get("total") == int(21.99 * GIB)
+    assert with_cards(FAILED.replace("device_config=cuda", "device_config=cpu"), CARD).get("total") is None
+
+
+def test_a_card_as_it_is_usual_makes_no_figure_impossible() -> None:
+    account = with_cards(FAILED.replace("-0.83", "0.90"), CARD)
+    assert (account.get("budget"), account.get("activation")) == (int((account.get("total") or 0) * 0.8), None)
 
 
 def test_each_worker_has_an_account_and_the_smallest_pool_leads() -> None:

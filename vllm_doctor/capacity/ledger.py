@@ -20,7 +20,7 @@ from .agreement import Conflict, conflict
 from .defaults import limits_of
 from .generations import generation_of
 from .kv import groups_of
-from .observed import Lengths, least, lengths, option, positive, ratio, setup_of, total_bytes, without_graphs
+from .observed import Lengths, card_bytes, least, lengths, option, positive, ratio, setup_of, total_bytes, without_graphs
 from .setup import Budget, Setup
 from .size import requests_that_fit, size, whole_requests
 
@@ -96,7 +96,7 @@ def ledger(run: Run, case: Case, knowledge: Knowledge | None = None, model: Mode
     where it is known otherwise (a config.json)."""
     setup = setup_of(run, case, knowledge, model) if knowledge else None
     tags = sorted({f.process for f in run.facts if f.name in WORKER_FACTS}, key=lambda t: t or "")
-    accounts = [_account(run, case, tag if len(tags) > 1 else None, setup) for tag in (tags if len(tags) > 1 else [None])]
+    accounts = [_account(run, case, tag if len(tags) > 1 else None, setup, knowledge) for tag in (tags if len(tags) > 1 else [None])]
     accounts = sorted((a for a in accounts if a.entries), key=lambda a: (a.get("kv") is None, a.get("kv") or 0))
     tokens, token_ref = pool_tokens(run)
     if not accounts and tokens is None:
@@ -182,7 +182,7 @@ def _least(run: Run, name: str) -> tuple[float, Ref] | None:
     return min(found, key=lambda f: f[0]) if found else None
 
 
-def _account(run: Run, case: Case, process: str | None, setup: Setup | None) -> Account:
+def _account(run: Run, case: Case, process: str | None, setup: Setup | None, knowledge: Knowledge | None) -> Account:
     entries: dict[str, Entry] = {}
 
     tags = _tags(run)
@@ -209,6 +209,9 @@ def _account(run: Run, case: Case, process: str | None, setup: Setup | None) -> 
         if size_ is not None:
             events = [e.ref for e in run.events_of("oom") if "oom.total" in e.values][:1]
             entries["total"] = Entry(size_, "printed", tuple(events))
+    cards = card_bytes(run, case, knowledge) if knowledge and entries else None
+    if cards and "total" not in entries:
+        entries["total"] = Entry(cards[0], "derived", (cards[1][0].ref,))
     utilization = _utilization(run, setup)
     if "budget" not in entries and "total" in entries and utilization is not None:
         entries["budget"] = Entry(int(entries["total"].bytes * utilization), "derived", entries["total"].refs)
@@ -230,7 +233,8 @@ def _account(run: Run, case: Case, process: str | None, setup: Setup | None) -> 
     if "total" in entries and "kv" in entries:
         known = sum(entries[p].bytes for p in PARTS if p in entries and p != "headroom")
         entries["headroom"] = Entry(entries["total"].bytes - known, "derived", entries["total"].refs)
-    return Account(process, _gpu_index(process), entries, lumped, utilization)
+    only = case.gpus[0].index if len(case.gpus) == 1 and cards else None
+    return Account(process, _gpu_index(process) if only is None else only, entries, lumped, utilization)
 
 
 def graphs_subtracted(run: Run) -> bool:
@@ -250,6 +254,8 @@ def _derive_rest(entries: dict[str, Entry], charged: int) -> tuple[str, ...]:
         return ()
     missing = [p for p in ("weights", "activation", "non_torch", "kv") if p not in entries]
     rest = entries["budget"].bytes - charged - sum(entries[p].bytes for p in ("weights", "activation", "non_torch", "kv") if p in entries)
+    if rest < 0 and "total" in entries and entries["total"].origin == "derived":
+        return ()  # the size of a card as it is usual is not exact enough to say that the figures are impossible
     refs = tuple(dict.fromkeys(r for p in ("budget", "weights", "kv") if p in entries for r in entries[p].refs))[:3]
     if len(missing) == 1:
         entries[missing[0]] = Entry(rest, "derived", refs)

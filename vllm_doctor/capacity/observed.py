@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 
 from ..model.case import Case, Run
 from ..model.figures import figure
-from ..model.observations import Histogram, Ref, Scalar
+from ..model.observations import Gpu, Histogram, Ref, Scalar
 from ..ruleset.schema import Knowledge, Model
 from ..versions import generation
 from .names import find_gpu, find_model
@@ -100,7 +100,7 @@ def model_of(run: Run, knowledge: Knowledge) -> tuple[Model | None, str | None]:
 
 
 def total_bytes(run: Run, case: Case, knowledge: Knowledge | None = None) -> int | None:
-    """Device memory as CUDA sees it: printed, of an OOM text, or what is typical of a card that a GPU dump names."""
+    """Device memory as CUDA sees it: printed, of an OOM text, or by a GPU dump (see `card_bytes`; with `knowledge` only)."""
     printed = least(run, "memory.total")
     if printed:
         return int(printed)
@@ -108,12 +108,31 @@ def total_bytes(run: Run, case: Case, knowledge: Knowledge | None = None) -> int
     sizes = [v for e, name in stated if (v := figure(e.values.get(name))) is not None and v > 0]
     if sizes:
         return int(min(sizes))
-    if knowledge is not None:
-        for gpu in case.gpus:
-            match = find_gpu(gpu.name, knowledge) if gpu.name else None
-            if match and match.gpu and match.total_gib:
-                return round(match.total_gib * GIB)
-    return None
+    card = card_bytes(run, case, knowledge) if knowledge is not None else None
+    return card[0] if card else None
+
+
+RESERVED = 0.05
+"""nvidia-smi shows up to so much more of a card than CUDA has; what differs by more is a part of a card (MIG), or another variant."""
+
+
+def card_bytes(run: Run, case: Case, knowledge: Knowledge) -> tuple[int, tuple[Gpu, ...]] | None:
+    """(device memory, the cards) by a GPU dump: what is typical of the card that it names, else the dump's own total, which is a little more
+    than CUDA has. None without a dump, for another device than a GPU, or where the cards differ: which of them the server uses is not known."""
+    if not case.gpus or run.text("device.type") not in (None, "cuda", "rocm"):
+        return None
+    sizes: dict[int, list[Gpu]] = {}
+    for gpu in case.gpus:
+        match = find_gpu(gpu.name, knowledge) if gpu.name else None
+        typical = round(match.total_gib * GIB) if match and match.gpu and match.total_gib else None
+        if typical and gpu.total_bytes and abs(gpu.total_bytes / typical - 1) > RESERVED:
+            typical = None
+        size = typical or gpu.total_bytes
+        if size and size > 0:
+            sizes.setdefault(size, []).append(gpu)
+    if len(sizes) != 1:
+        return None
+    return next((size, tuple(cards)) for size, cards in sizes.items())
 
 
 def setup_of(run: Run, case: Case, knowledge: Knowledge, model: Model | None = None) -> Setup | None:

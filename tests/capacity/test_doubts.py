@@ -12,6 +12,8 @@ from vllm_doctor.capacity.doubts import doubts_of
 from vllm_doctor.capacity.ledger import ledger
 from vllm_doctor.capacity.size import whole_requests
 from vllm_doctor.language import filled
+from vllm_doctor.model.case import Case, Run
+from vllm_doctor.model.observations import Fact, Ref
 from vllm_doctor.ruleset.load import load_knowledge
 
 FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "kv-exhaustion-0.32"
@@ -37,6 +39,41 @@ def test_a_negative_activation_and_memory_beyond_the_card_are_doubted() -> None:
 
 def test_a_config_of_another_model_is_doubted() -> None:
     assert codes(True, **{"kv_cache.tokens": 1_000}) == ["model-config"]
+
+
+def uneven(*rooms: tuple[float, float]) -> list[str]:
+    """What is said of workers with so much for weights and for the KV cache, in GiB."""
+    facts = []
+    for i, (weights, kv) in enumerate(rooms):
+        ref = Ref("server.log", 10 + i, f"worker {i}")
+        facts += [
+            Fact("memory.weights", int(weights * GIB), ref, process=f"Worker_TP{i}"),
+            Fact("memory.kv_cache", int(kv * GIB), ref, process=f"Worker_TP{i}"),
+        ]
+    run = Run(id="r1", facts=tuple(facts))
+    found = ledger(run, Case(runs=(run,)))
+    assert found is not None
+    return [f"{i.code} {filled(i.message, i.values, 'en')} {i.ref.line if i.ref else ''}" for i in doubts_of(found, "en", False)]
+
+
+def test_a_gpu_that_has_much_less_than_the_others_is_named() -> None:
+    assert uneven((33.9, 29.11), (33.9, 30.4), (33.9, 30.4), (33.9, 12.2)) == [
+        "memory.uneven GPU 3 has 12.20 GiB for the KV cache and the others at least 29.11 GiB: the engine uses no more than the smallest on each. "
+        "Something that is not the weights takes 16.91 GiB more on GPU 3: look at what holds it there (nvidia-smi), before any option is changed. 13"
+    ]
+
+
+@pytest.mark.parametrize(
+    "rooms",
+    [
+        ((33.9, 29.11), (33.9, 30.4)),  # the first rank's overhead
+        ((14.0, 8.0), (8.0, 14.0)),  # stages of unequal weight
+        ((1.0, 0.5), (1.0, 0.9)),
+        ((33.9, 12.2),),
+    ],
+)
+def test_gpus_that_are_alike_but_for_their_weights_are_not_told_apart(rooms: tuple[tuple[float, float], ...]) -> None:
+    assert uneven(*rooms) == []
 
 
 POOL = {"kv_cache.tokens": 102_976, "kv_cache.concurrency_length": 8192, "kv_cache.max_concurrency": 12.57}

@@ -7,8 +7,8 @@ from msgspec import structs
 
 from vllm_doctor.capacity.ledger import Account, Ledger, graphs_subtracted, ledger
 from vllm_doctor.capacity.setup import GIB
-from vllm_doctor.model.case import Case
-from vllm_doctor.model.observations import Gpu, Ref
+from vllm_doctor.model.case import Case, Run
+from vllm_doctor.model.observations import Fact, Gpu, Ref
 from vllm_doctor.pipeline import diagnose, read_case
 from vllm_doctor.ruleset.load import load, load_knowledge
 from vllm_doctor.sources.source import Source
@@ -176,6 +176,36 @@ def test_each_worker_has_an_account_and_the_smallest_pool_leads() -> None:
     ]
     for account in found.accounts:
         assert sum(account.get(n) or 0 for n in ("outside", "weights", "activation", "non_torch", "graphs", "kv", "headroom")) == account.get("total")
+
+
+@pytest.mark.parametrize(
+    ("tag", "options", "gpu"),
+    [
+        ("Worker_TP3", {"tensor-parallel-size": 4}, 3),
+        ("VllmWorker TP3", {}, 3),
+        ("Worker_PP1", {"pipeline-parallel-size": 2}, 1),
+        ("Worker_PP1_TP1", {"pipeline-parallel-size": 2, "tensor-parallel-size": 4}, 5),
+        ("Worker_DP1_PP0_TP3_EP3", {"data-parallel-size": 2, "pipeline-parallel-size": 2, "tensor-parallel-size": 4}, 11),
+        ("EngineCore_DP1", {"data-parallel-size": 2}, 1),
+        ("EngineCore_DP0", {}, None),
+        ("Worker_PP1_TP0", {}, None),  # how many ranks a stage has is not known
+        ("Worker_TP4", {"tensor-parallel-size": 4}, None),
+        (None, {}, None),
+    ],
+)
+def test_a_worker_is_on_the_gpu_that_its_tag_says(tag: str | None, options: dict[str, int], gpu: int | None) -> None:
+    facts = (*(Fact(f"config.{n}", v, SMI) for n, v in options.items()), *(Fact("memory.weights", GIB, SMI, process=p) for p in (tag, "other")))
+    run = Run(id="r1", facts=facts)
+    found = ledger(run, Case(runs=(run,)))
+    assert found is not None
+    assert {a.process: a.gpu for a in found.accounts}[tag] == gpu
+
+
+def test_of_workers_whose_pools_differ_the_smallest_counts() -> None:
+    more = V1.replace("136,080", "68,040").replace("3.32x", "1.66x")
+    found = ledger_of(V1 + more)
+    assert (found.kv_tokens, found.max_concurrency) == (68040, 1.66)
+    assert {n: r.line for n, r in found.refs.items()} == {"kv_cache.tokens": 7, "kv_cache.max_concurrency": 8, "kv_tokens": 7}
 
 
 def test_a_log_without_memory_lines_has_no_ledger() -> None:

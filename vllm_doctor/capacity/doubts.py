@@ -15,6 +15,9 @@ NAMES = {"weights": "weights", "activation": "activations (peak)", "non_torch": 
 """Parts as the account calls them; texts of the program."""
 APART = 0.05
 """Two figures for bytes per token that differ by more are of two models or two cache types; less is rounding."""
+MUCH_LESS, SHARE = 2**30, 0.1
+"""A GPU is told from the others where it lacks this much, in bytes and as a share of what the others have: less is the first rank's own overhead
+(heuristic)."""
 ROUNDED_WELL = 2**30 // 4
 """KV memory is printed to 0.01 GiB: below this the rounding alone may be 2 %."""
 
@@ -32,6 +35,9 @@ def doubts_of(found: Ledger, language: str, given: bool) -> list[Issue]:
         )
         values: dict[str, Scalar] = {"part": translator(language)(NAMES[odd[0]]), "bytes": format_value(odd[1], "bytes", language)}
         issues.append(Issue("memory.implausible", text, values))
+    short = _short(found, language)
+    if short is not None:
+        issues.append(short)
     if found.conflict is not None:
         issues.append(_conflict(found.conflict, language))
     logged, predicted = found.kv_bytes_per_token, found.predicted.kv_bytes_per_token if found.predicted else None
@@ -41,6 +47,36 @@ def doubts_of(found: Ledger, language: str, given: bool) -> list[Issue]:
         sizes: dict[str, Scalar] = {"given": format_value(predicted, "bytes", language), "logged": format_value(logged, "bytes", language)}
         issues.append(Issue("model-config", text, sizes))
     return issues
+
+
+def _short(found: Ledger, language: str) -> Issue | None:
+    """One GPU of several has much less for the KV cache than its like, and the engine gives every one as little. What the weights take in its
+    stead is no matter: stages of a pipeline differ. None where they are alike, or where it is not known which GPU it is."""
+    rooms: dict[int, int] = {}
+    known = [a for a in found.accounts if a.gpu is not None and a.get("kv") is not None]
+    weighed = all(a.get("weights") is not None for a in known)
+    for account in known:
+        rooms[account.gpu or 0] = (account.get("kv") or 0) + ((account.get("weights") or 0) if weighed else 0)
+    if len(rooms) < 2 or len(rooms) < len(known):
+        return None
+    least = min(rooms, key=lambda gpu: rooms[gpu])
+    others = sorted(room for gpu, room in rooms.items() if gpu != least)
+    missing = others[0] - rooms[least]
+    kv = {a.gpu: a.get("kv") or 0 for a in known}
+    if missing < max(MUCH_LESS, SHARE * others[0]) or kv[least] > min(kv.values()):
+        return None
+    text = (
+        "GPU {gpu} has {kv} for the KV cache and the others at least {others}: the engine uses no more than the smallest on each. Something that is "
+        "not the weights takes {missing} more on GPU {gpu}: look at what holds it there (nvidia-smi), before any option is changed."
+    )
+    ref = next(a.entries["kv"].refs for a in known if a.gpu == least)
+    values: dict[str, Scalar] = {
+        "gpu": least,
+        "kv": format_value(kv[least], "bytes", language),
+        "others": format_value(min(v for gpu, v in kv.items() if gpu != least), "bytes", language),
+        "missing": format_value(missing, "bytes", language),
+    }
+    return Issue("memory.uneven", text, values, ref[0] if ref else None)
 
 
 def _conflict(odd: Conflict, language: str) -> Issue:

@@ -111,9 +111,9 @@ def ledger(run: Run, case: Case, knowledge: Knowledge | None = None, model: Mode
     if predicted and predicted.kv_bytes_per_token and (each is None or abs(each / predicted.kv_bytes_per_token - 1) < 0.01):
         each = predicted.kv_bytes_per_token  # the log's own figures are rounded; the shape is exact
     length = positive(option(run, "max-model-len"))
-    concurrency = run.fact("kv_cache.max_concurrency")
+    concurrency = least(run, "kv_cache.max_concurrency")  # workers repeat it, each for its own pool
     observed = lengths(run, tokens)
-    refs = {n: f.ref for n in ("kv_cache.tokens", "kv_cache.blocks", "kv_cache.max_concurrency") if odd is None and (f := run.fact(n))}
+    refs = {n: f[1] for n in ("kv_cache.tokens", "kv_cache.blocks", "kv_cache.max_concurrency") if odd is None and (f := _least(run, n))}
     if token_ref:
         refs["kv_tokens"] = token_ref
     found = Ledger(
@@ -121,7 +121,7 @@ def ledger(run: Run, case: Case, knowledge: Knowledge | None = None, model: Mode
         accounts=tuple(accounts),
         kv_tokens=tokens,
         kv_bytes_per_token=each,
-        max_concurrency=figure(concurrency.value) if concurrency and odd is None else None,
+        max_concurrency=concurrency if odd is None else None,
         max_model_len=length,
         block_size=least(run, "kv_cache.block_size") or positive(option(run, "block-size")),
         refs=refs,
@@ -234,7 +234,7 @@ def _account(run: Run, case: Case, process: str | None, setup: Setup | None, kno
         known = sum(entries[p].bytes for p in PARTS if p in entries and p != "headroom")
         entries["headroom"] = Entry(entries["total"].bytes - known, "derived", entries["total"].refs)
     only = case.gpus[0].index if len(case.gpus) == 1 and cards else None
-    return Account(process, _gpu_index(process) if only is None else only, entries, lumped, utilization)
+    return Account(process, _gpu_index(process, run) if only is None else only, entries, lumped, utilization)
 
 
 def graphs_subtracted(run: Run) -> bool:
@@ -279,9 +279,22 @@ def _tags(run: Run) -> set[str | None]:
     return {f.process for f in run.facts if f.name in WORKER_FACTS}
 
 
-def _gpu_index(process: str | None) -> int | None:
-    found = re.search(r"TP(\d+)", process or "")
-    return int(found[1]) if found and "PP" not in (process or "") else None
+def _gpu_index(process: str | None, run: Run) -> int | None:
+    """The GPU of a worker by its tag, such as `Worker_DP1_PP0_TP3`: ranks count tensor parallel ranks first, then stages, then replicas. A size
+    of 1 has no part in the tag. None without a rank, or where the sizes are not those of the tag."""
+    ranks = {name: int(number) for name, number in re.findall(r"(DP|PP|PCP|TP)(\d{1,4})(?!\d)", process or "")}
+    longs = {"TP": "tensor", "PCP": "prefill-context", "PP": "pipeline", "DP": "data"}
+    sizes = {name: positive(option(run, f"{long}-parallel-size")) for name, long in longs.items()}
+    if not {"TP", "PP"} & set(ranks) and (sizes["DP"] or 1) == 1:
+        return None
+    index, stride = 0, 1
+    for name, size_ in sizes.items():
+        rank = ranks.get(name, 0)
+        if rank and (stride == 0 or (size_ is not None and rank >= size_)):
+            return None
+        index += rank * stride
+        stride *= 0 if name in ranks and size_ is None else size_ or 1  # 0: the size below is not known
+    return index
 
 
 def _unmeasured(setup: Setup) -> Setup:

@@ -163,7 +163,9 @@ def test_stages_and_context_shards_have_numbers() -> None:
     stages = told(Move("--pipeline-parallel-size", 2, 1), QWEN)["kv_cache.tokens"].after
     assert isinstance(stages, list)
     assert 400_000 < stages[0] < stages[1] < 600_000  # half of the weights and half of the layers
-    shards = told(Move("--decode-context-parallel-size", 4, 1), {**QWEN, "config.tensor-parallel-size": 16, "kv_cache.tokens": 411_904})["kv_cache.tokens"]
+    shards = told(Move("--decode-context-parallel-size", 4, 1), {**QWEN, "config.tensor-parallel-size": 16, "kv_cache.tokens": 411_904})[
+        "kv_cache.tokens"
+    ]
     assert shards.after == pytest.approx(4 * 411_904, rel=0.005)  # one of four KV heads on each GPU: 14 KiB per token
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec import structs
 
@@ -14,7 +16,7 @@ from vllm_doctor.remedies.advise import _plain
 from vllm_doctor.remedies.conditions import CONDITIONS
 from vllm_doctor.remedies.figures import look
 from vllm_doctor.remedies.solve_oom import captured_share, graphs_to_come
-from vllm_doctor.remedies.solvers import SOLVERS
+from vllm_doctor.remedies.solvers import SOLVERS, cap_below
 
 Figures = dict[str, Scalar]
 
@@ -309,3 +311,86 @@ def test_where_the_log_has_no_figures_the_model_solves_for_a_start() -> None:
     assert solved("more_utilization", facts={**small, "memory.utilization": 0.85}, events=events) == "unknown"  # 0.95 does not do
     large: Figures = {**small, "memory.total": 80 * GIB}
     assert solved("offload_shortfall", facts=large, events=events) == "unknown"  # by the model it starts: it does not see what failed
+
+
+def _capturing(done: int, of: int, oom: Figures, slots: int, version: str = "0.10.2", generation: str = "V1", **facts: Scalar) -> object:
+    run = server(version, facts={**CARD, **facts}, flags={"max-num-seqs": slots}, events={"oom": oom}, generation=generation)
+    bar = Event("startup.capturing", Ref("server.log", 4, f"Capturing CUDA graphs:  52%|#####  | {done}/{of} [00:05<00:04,  6.5it/s]"), {})
+    run = structs.replace(run, events={**run.events, "startup.capturing": Bounded.of(bar)} if done else run.events)
+    case, evaluator = case_of(run)
+    answers = [SOLVERS[n](case, run, finding("cudagraph-oom"), evaluator) for n in ("fewer_graphs", "capture_limit")]
+    return [None if a is None else _plain(a) for a in answers]
+
+
+def test_fewer_slots_means_fewer_graphs_and_not_the_same_ones() -> None:
+    lacking: Figures = {"requested": 74 * 2**20, "free": 20 * 2**20}
+    # V1 captures up to twice the slots and 512 at most: 512, 1,024 and 256 slots have the same graphs
+    assert [_capturing(0, 0, lacking, n) for n in (1024, 512, 256, 128)] == [[64, 256], [64, 256], [64, 256], [32, 128]]
+    assert _capturing(0, 0, lacking, 256, "0.8.5", "V0") == [64, 128]
+    assert _capturing(0, 0, lacking, 16) == [None, 16]
+
+
+@pytest.mark.parametrize(
+    ("done", "held", "free", "value"),
+    [
+        (35, 310, 20, [32, 64]),  # 593 MiB in all and 330 there: room for 0.556 of them, and 11 of 51 sizes take 0.53
+        (60, 310, 20, [64, 256]),  # 346 MiB in all
+        (10, 310, 20, [None, None]),  # two gigabytes: not even the smallest batches fit
+    ],
+)
+def test_graphs_of_a_capture_that_failed_get_as_many_sizes_as_there_is_room_for(done: int, held: int, free: int, value: object) -> None:
+    oom: Figures = {"requested": 74 * 2**20, "free": free * 2**20, "private_pools": held * 2**20}
+    assert _capturing(done, 67, oom, 512) == value
+
+
+def _loaded(running: int, slots: int | None, banner: bool) -> str:
+    lines = "".join(
+        f"INFO 05-05 09:1{i}:00 [loggers.py:127] Engine 000: Avg prompt throughput: 310.1 tokens/s, Avg generation throughput: 200.0 tokens/s, "
+        f"Running: {running} reqs, Waiting: 12 reqs, GPU KV cache usage: 2.0%, Prefix cache hit rate: 0.0%\n"
+        for i in range(5)
+    )
+    stated = "" if slots is None else f", 'max_num_seqs': {slots}"
+    return (f"INFO 05-05 09:00:00 [utils.py:328] non-default args: {{'model': 'm'{stated}}}\n" if banner else "") + lines
+
+
+@pytest.mark.parametrize(
+    ("running", "slots", "banner", "value"),
+    [
+        (8, 8, True, "16"),
+        (8, 256, True, "not shown"),  # 248 slots are free
+        (4, None, True, "not shown"),  # no version fills in so few
+        (4, None, False, "no number"),  # set out of sight to 4, or left at 256: 16 could be fewer
+    ],
+)
+def test_raising_the_slots_never_ends_below_those_in_force(tmp_path: Path, running: int, slots: int | None, banner: bool, value: object) -> None:
+    (tmp_path / "server.log").write_text(_loaded(running, slots, banner), encoding="utf-8")
+    found = [r.change for f in analyze(str(tmp_path / "server.log")).findings for r in f.remedies if r.id == "raise-max-num-seqs"]
+    told = [("no number" if c.to is None else c.to) for c in found if c]
+    assert told == ([] if value == "not shown" else [value])
+
+
+def test_a_queue_beside_free_slots_may_stand_for_an_adapter() -> None:
+    lora: Figures = {"enable-lora": True, "max-loras": 2}
+    assert solved("twice_the_adapters", "max-num-seqs-limited", flags=lora) == 4
+    assert solved("twice_the_adapters", "max-num-seqs-limited") == 2
+
+
+@pytest.mark.parametrize(
+    ("pool", "running", "value"), [(5_000, [20, 20, 20, 20, 20], 5), (5_000, [24, 5, 20, 20, 20], 5), (50_000, [3, 3, 3, 3, 3], None)]
+)
+def test_a_cap_is_below_what_ran(pool: int, running: list[int], value: int | None) -> None:
+    assert cap_below([float(pool // 1000), float(min(running))], [64.0, float(max(running))]) == value
+
+
+@pytest.mark.parametrize(
+    ("facts", "value"),
+    [
+        ({"model.name": "Qwen/Qwen2.5-32B-Instruct-AWQ"}, "no room"),
+        ({"model.name": "somebody/unheard-of-7B-GPTQ-Int4"}, "no room"),
+        ({"model.name": "Qwen/Qwen2.5-32B-Instruct", "config.quantization": "awq_marlin"}, "no room"),
+        ({"model.name": "Qwen/Qwen2.5-32B-Instruct", "config.quantization": "None"}, "awq"),
+        ({"model.name": "somebody/unheard-of-7B"}, "awq"),
+    ],
+)
+def test_four_bits_are_for_weights_of_sixteen(facts: Figures, value: str) -> None:
+    assert solved("four_bits", facts={"device.type": "cuda", **facts}) == value

@@ -14,8 +14,8 @@ from ..signals.evaluate import Evaluator
 from ..versions import satisfies
 from .figures import GIB, Figures, look
 from .levers import GRAPHS_MOST
-from .moves import Solved
-from .servers import sized
+from .moves import Move, Solved
+from .servers import after, capture_sizes, sized
 
 MARGIN = 0.5 * GIB
 """Left over when a lever is set by a failed allocation: the next one may ask for a little more (heuristic)."""
@@ -73,8 +73,7 @@ def graphs_to_come(run: Run, f: Figures) -> float:
     """Bytes that the capture still needs when it fails. By its progress and what it holds so far, where the log has both: later graphs are of
     smaller batches and need no more than earlier ones. Graphs that the budget counts already are not needed twice."""
     all_ = max((sized(s).parts["graphs"][2] for s in f.servers), default=GRAPHS_MOST)
-    held = max((v for e in run.events_of("oom") if (v := figure(e.values.get("oom.private_pools"))) is not None), default=0.0)
-    share = captured_share(run)
+    held, share = _captured_bytes(run), captured_share(run)
     if share:
         return held * (1 - share) / share + MARGIN if held else all_ * (1 - share)
     if f.graphs_charged:
@@ -115,12 +114,66 @@ def fewer_profile_tokens(case: Case, run: Run, finding: Judgement, evaluator: Ev
 
 
 def capture_limit(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
-    """Graphs up to the largest batch that was seen, rounded up to a power of two; half of the largest size where none was."""
+    """Graphs up to the largest batch that was seen, rounded up to a power of two; half of the largest size where none was. Where the capture
+    failed, the first power of two whose graphs have room by its progress; none where that is fewer than eight."""
     f = look(case, run, finding, evaluator)
-    largest = min(512.0, 2 * f.slots) if f.slots else 512.0
+    largest = largest_captured(f)
+    if run.events_of("oom"):
+        return _first_with_room(run, f, "--max-cudagraph-capture-size", _halved(largest / 2, 8), largest)
     seen = evaluator.value("requests.running.max", run, finding.engine or run.engines[0], finding.window)
     to = 2 ** math.ceil(math.log2(max(8.0, seen.value))) if isinstance(seen, Known) and seen.value else 2 ** math.floor(math.log2(largest / 2))
     return Known(float(to)) if to < largest else None
+
+
+def fewer_graphs(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """Slots with which fewer graphs are captured: V1 captures up to twice as many requests, and 512 at most, so that above 256 slots a lower
+    number alone changes nothing. A quarter of those that count; by the progress of the capture the most whose graphs have room. Not below 16."""
+    f = look(case, run, finding, evaluator)
+    if not f.slots:
+        return Unknown("launch-command")
+    counted = min(f.slots, MOST_CAPTURED if f.engine == "V0" else MOST_CAPTURED / 2)
+    return _first_with_room(run, f, "--max-num-seqs", _halved(counted / 4, FEWEST_ROWS), largest_captured(f))
+
+
+MOST_CAPTURED = 512
+"""The largest batch of a graph by default (vllm/config/vllm.py, 0.32.0; vllm/config.py, 0.8.5)."""
+
+
+def largest_captured(f: Figures) -> float:
+    """The largest batch that gets a graph."""
+    return MOST_CAPTURED if not f.slots else min(MOST_CAPTURED, f.slots if f.engine == "V0" else 2 * f.slots)
+
+
+def _halved(first: float, least: float) -> list[int]:
+    """Powers of two from `first` down."""
+    return [2**k for k in range(max(0, math.floor(math.log2(max(1.0, first)))), -1, -1) if least <= 2**k <= first]
+
+
+def _first_with_room(run: Run, f: Figures, lever: str, candidates: list[int], largest: float) -> Solved:
+    """The first candidate whose graphs have room: by progress and size of those that were captured, where the log has both; else simply the
+    first. Graphs that the budget counts get less of it as they become fewer."""
+    held, share = _captured_bytes(run), captured_share(run)
+    free = max((v for e in run.events_of("oom") if (v := figure(e.values.get("oom.free"))) is not None), default=0.0)
+    for to in candidates:
+        part = _graphs_left(f, lever, to, largest)
+        if not held or not share or held / share * part + (f.graphs_charged or 0.0) * (1 - part) <= held + free:
+            return Known(float(to))
+    return None
+
+
+def _graphs_left(f: Figures, lever: str, to: int, largest: float) -> float:
+    """The share of the graphs' memory that is left after the change."""
+    found = [(sized(s).parts["graphs"][1], sized(after(s, (Move(lever, to),))).parts["graphs"][1]) for s in f.servers]
+    if found and all(was > 0 for was, _ in found):
+        return max(is_ / was for was, is_ in found)
+    reached = to if lever != "--max-num-seqs" or f.engine == "V0" else 2 * to
+    own, now = (0.4 + 0.6 * min(1.0, len(capture_sizes(int(n))) / len(capture_sizes(MOST_CAPTURED))) for n in (reached, largest))
+    return own / now
+
+
+def _captured_bytes(run: Run) -> float:
+    """What the graphs held when an allocation failed."""
+    return max((v for e in run.events_of("oom") if (v := figure(e.values.get("oom.private_pools"))) is not None), default=0.0)
 
 
 MEDIA = ("image", "video", "audio")

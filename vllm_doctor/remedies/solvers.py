@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from msgspec import structs
 
 from ..capacity.defaults import limits_of
-from ..capacity.observed import option, whole
+from ..capacity.observed import model_name, option, whole
 from ..capacity.setup import Part
-from ..capacity.weights import quantisation
+from ..capacity.weights import quant_of, quantisation
 from ..model.case import Case, Known, Run, Unknown
 from ..model.figures import figure
 from ..model.judgement import Judgement
@@ -30,6 +30,7 @@ from .solve_oom import (
     MARGIN,
     UTILIZATION_STEP,
     capture_limit,
+    fewer_graphs,
     fewer_media,
     fewer_profile_tokens,
     fewer_rows,
@@ -224,6 +225,15 @@ def half_the_adapters(case: Case, run: Run, finding: Judgement, evaluator: Evalu
     return Known(float(now // 2)) if now and now > 1 else None
 
 
+def twice_the_adapters(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
+    """Twice as many adapter slots, one where none were asked for; no more than requests run at once. Only where the requests do not fill the
+    slots of their own: then a queue may stand for an adapter."""
+    f = look(case, run, finding, evaluator)
+    if f.slots is not None and f.running is not None and f.running >= f.slots:
+        return None
+    return Known(2.0 * (whole(option(run, "max-loras")) or 1))
+
+
 def half_the_rank(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
     """Half of the rank; vLLM takes powers of two from 8 on."""
     now = whole(option(run, "max-lora-rank"))
@@ -237,22 +247,29 @@ def twice_the_queue(case: Case, run: Run, finding: Judgement, evaluator: Evaluat
 
 
 def seqs_for_the_queue(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
-    """Enough slots for everybody that ran and waited at once, as far as the KV pool holds them at their present use."""
+    """Enough slots for everybody that ran and waited at once, as far as the KV pool holds them at their present use. More than there are: no
+    number where the limit is not known, and nothing at all where it was left to a version none of which has so few."""
     f = look(case, run, finding, evaluator)
     if f.waiting is None or f.running is None or f.usage is None:
         return Unknown("stats-lines")
+    if f.slots is None:
+        untouched = run.has_banner or run.launch is not None
+        return None if untouched and f.running < FEWEST_SLOTS else Unknown("launch-command")
     usage = evaluator.value("kv_cache.usage.max_while_waiting", run, finding.engine or run.engines[0], finding.window)
     wanted = f.present or f.running + f.waiting
     if isinstance(usage, Known) and usage.value > 0:
         wanted = min(wanted, f.running * 0.9 / usage.value)  # keep a tenth of the pool free: requests grow while they run
     longest = fit(_unlimited(f), f.lengths.get("p95"))
     if longest is not None:
-        wanted = min(wanted, max(longest, f.slots or f.running))
+        wanted = min(wanted, max(longest, f.slots))
     value: float = _power_of_two(wanted)
-    base = f.slots if f.slots is not None else f.running
-    if value <= base:
-        value = int(base * 1.5) if wanted >= base * 1.5 else 0
-    return Known(float(value)) if value > base else None
+    if value <= f.slots:
+        value = int(f.slots * 1.5) if wanted >= f.slots * 1.5 else 0
+    return Known(float(value)) if value > f.slots else None
+
+
+FEWEST_SLOTS = 128
+"""The smallest max-num-seqs that a version fills in by itself: V1 on CPUs (rules/knowledge/flags.yaml)."""
 
 
 def _unlimited(f: Figures) -> Figures:
@@ -260,14 +277,21 @@ def _unlimited(f: Figures) -> Figures:
 
 
 def seqs_that_fit(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
-    """As many as the pool holds at the length that only 5 % exceed, but no fewer than it was seen to carry while others waited."""
+    """As many as the pool holds at the length that only 5 % exceed, but no fewer than it was seen to carry while others waited. Fewer than ran:
+    a cap that nobody ever reached changes nothing."""
     f = look(case, run, finding, evaluator)
     held = fit(_unlimited(f), f.lengths.get("p95"))
-    known = [x for x in (held, f.least_running) if x is not None]
-    if not known:
+    if held is None and f.least_running is None:
         return Unknown("stats-lines")
-    value = max(1, int(max(known)))
-    return None if f.slots is not None and value >= f.slots else Known(float(value))
+    most = evaluator.value("requests.running.max", run, finding.engine if finding.engine is not None else run.engines[0], finding.window)
+    to = cap_below([held, f.least_running], [f.slots, most.value if isinstance(most, Known) else None, f.running])
+    return None if to is None else Known(float(to))
+
+
+def cap_below(candidates: Iterable[float | None], ran: Iterable[float | None]) -> int | None:
+    """The largest of the candidates, at least 1, that is below all that was in force and that ran; None where there is none."""
+    below = min((x for x in ran if x is not None), default=math.inf)
+    return max((to for x in candidates if x is not None and (to := max(1, int(x))) < below), default=None)
 
 
 def token_budget_for_step(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
@@ -348,9 +372,10 @@ def offload_shortfall(case: Case, run: Run, finding: Judgement, evaluator: Evalu
 
 
 def four_bits(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
-    """A checkpoint of 4 bits, where the model's weights are of 16."""
+    """A checkpoint of 4 bits, where the model's weights are of 16: by the set-up, the option or the name."""
     f = look(case, run, finding, evaluator)
-    if any(quantisation(s.setup)[0] for s in f.servers):
+    stated = option(run, "quantization")
+    if any(quantisation(s.setup)[0] for s in f.servers) or quant_of(str(stated) if stated else model_name(run)):
         return None
     return "awq"
 
@@ -382,6 +407,8 @@ SOLVERS: dict[str, Solver] = {
     "queue_limit": queue_limit,
     "twice_the_queue": twice_the_queue,
     "capture_limit": capture_limit,
+    "fewer_graphs": fewer_graphs,
+    "twice_the_adapters": twice_the_adapters,
     "allocator_setting": allocator_setting,
     "offload_shortfall": offload_shortfall,
     "half_the_adapters": half_the_adapters,

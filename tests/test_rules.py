@@ -170,3 +170,12 @@ def test_since_and_until_cut_the_input() -> None:
     assert full.ended is not None
     assert short.ended == pytest.approx(full.started + 90, abs=1)
     assert full.ended - full.started > 150
+
+
+def test_a_figure_of_the_time_of_waiting_is_told_as_one() -> None:
+    """`scheduler.slots.used_ratio` is the most that ran while others waited; at other times all slots may have been in use."""
+    texts = re.findall(
+        r"^ *(en|zh): (.*\{scheduler\.slots\.used_ratio\}.*)$", "\n".join(p.read_text("utf-8") for p in ROOT.glob("rules/causes/*.yaml")), re.M
+    )
+    assert len(texts) >= 6
+    assert [text for language, text in texts if {"en": "waited", "zh": "排队"}[language] not in text] == []

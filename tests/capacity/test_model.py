@@ -231,6 +231,10 @@ def test_no_quantisation_is_none(text: str | None) -> None:
         ("deepseek-ai/DeepSeek-V2-Lite-Chat", {"tensor_parallel_size": 8, "version": "0.7.1"}, 3.97, 0.01),
         ("zai-org/GLM-5.2", {"tensor_parallel_size": 4, "quantization": "modelopt nvfp4"}, 106.69, 0.01),
         ("Qwen/Qwen3.6-35B-A3B", {"quantization": "nvfp4"}, 21.86, 0.01),  # delta nets at 16 bits
+        ("Qwen/Qwen3.8-27B", {"tensor_parallel_size": 2, "quantization": "nvfp4"}, 12.02, 0.09),  # served without its tower
+        ("google/gemma-4-31B-it", {"quantization": "modelopt nvfp4"}, 31.18, 0.03),  # attention at 16 bits
+        ("meta-llama/Llama-3.1-405B-Instruct", {"tensor_parallel_size": 8, "quantization": "fbgemm_fp8"}, 57.75, 0.03),  # the same
+        ("moonshotai/Kimi-K2.5", {"tensor_parallel_size": 8}, 554.32 / 8, 0.03),  # experts in groups of 32, all else at 16 bits
         ("Qwen/Qwen3-32B", {"quantization": "mxfp4"}, 18.6, 0.06),  # without experts everything is in four bits
         ("Qwen/Qwen3-32B", {"quantization": "nvfp4"}, 19.53, 0.03),
         ("google/gemma-4-26B-A4B-it", {"quantization": "modelopt nvfp4"}, 17.89, 0.03),  # experts only: NVIDIA's recipe

@@ -114,6 +114,8 @@ def find_model(name: str, knowledge: Knowledge) -> ModelMatch:
     quant = _quantisation(own, tail)
     if quant and "fp4" in quant.lower() and re.search(r"(?:^|/|models--)nvidia(?:/|--)", name[:LONGEST_NAME], re.I):
         quant = f"modelopt {quant}"  # NVIDIA's own recipe: only the routed experts
+    if quant and quant.lower() == "fp8" and re.search(r"(?:^|/|models--)meta-llama(?:/|--)", name[:LONGEST_NAME], re.I):
+        quant = "fbgemm_fp8"  # Meta's own FP8 leaves attention at 16 bits
     bare = _QUANT_WORDS.sub("", _QUANT_WORDS.sub("", tail))
     short = _ORGANISATIONS.sub("", bare)
     names = tuple((m.name, *m.aliases) for m in knowledge.models)

@@ -8,8 +8,8 @@ from .defaults import Limits, limits_of, version_of
 from .estimates import activation, context, graphs, non_torch
 from .generations import Generation, generation_of, uses_v2_runner
 from .kv import Pool, blocks_for, pool_of, printed, token_bytes
-from .setup import GIB, PARTS, Amount, Budget, Part, Setup
-from .weights import weight_bytes
+from .setup import PARTS, Amount, Budget, Part, Setup
+from .weights import weight_range
 
 V2_COUNTS_GRAPHS = (0, 31)
 """The second model runner subtracts no estimate in 0.26 to 0.30 (7 starts whose parts sum up without one); one start of 0.31 has it."""
@@ -80,8 +80,8 @@ def _part(part: Part, setup: Setup, limits: Limits, generation: Generation) -> A
     if part in setup.known:
         return Amount(setup.known[part])
     if part == "weights":
-        value = weight_bytes(setup)
-        return Amount(value, "model", low=round(0.99 * value), high=round(1.03 * value) + GIB // 20)
+        least, value, most = weight_range(setup)
+        return Amount(value, "model", low=least, high=most)
     if part == "activation":
         return activation(setup, limits, generation)
     return non_torch(setup, generation) if part == "non_torch" else graphs(setup, limits)

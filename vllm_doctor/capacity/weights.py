@@ -23,7 +23,7 @@ QUANT_BITS: dict[str, float] = {
     "gptq-int8": 8.156, "w8a16": 8.156, "int8": 8.0, "w8a8": 8.0, "experts_int8": 8.0, "8bit": 8.156, "bitsandbytes-8bit": 8.0,
     "fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0, "deepspeedfp": 8.0,
     "bitsandbytes": 4.5, "bnb": 4.5,
-    "mxfp4": 4.25, "nvfp4": 4.5, "modelopt_fp4": 4.5, "fp4": 4.5, "fp4-experts": 4.25,
+    "mxfp4": 4.25, "nvfp4": 4.5, "modelopt_fp4": 4.5, "fp4": 4.5, "fp4-experts": 4.25, "int4-experts": 4.5,
     "gguf": 4.85, "q2_k": 2.96, "q3_k_m": 3.91, "q4_0": 4.55, "q4_k_s": 4.58, "q4_k_m": 4.85, "q5_k_m": 5.69, "q6_k": 6.57, "q8_0": 8.5,
     "iq1_s": 1.56, "iq1_m": 1.75, "iq2_xxs": 2.06, "iq2_xs": 2.31, "iq2_s": 2.5, "iq2_m": 2.7, "iq3_xxs": 3.06, "iq3_xs": 3.3, "iq3_s": 3.44,
     "iq3_m": 3.66, "iq4_xs": 4.25, "iq4_nl": 4.5, "q2_k_s": 2.8, "q3_k_s": 3.5, "q3_k_l": 4.27, "q4_1": 5.0, "q5_0": 5.5, "q5_1": 6.0, "q5_k_s": 5.54,
@@ -32,7 +32,7 @@ QUANT_BITS: dict[str, float] = {
 """Bits per quantised weight, scales and zero points included: groups of 128 cost 20/128 bit, NF4 blocks of 64 one fp32 scale, mxfp4
 blocks of 32 and nvfp4 blocks of 16 one byte. GGUF: llama.cpp's own averages over whole models."""
 
-EXPERTS_ONLY = {"mxfp4", "experts_int8"}
+EXPERTS_ONLY = {"mxfp4", "experts_int8", "int4-experts"}
 """Methods that leave everything but the routed experts at 16 bits."""
 GATED_ATTENTION = ("Qwen3Next", "Qwen3_5")
 """Architectures whose query projection is twice as wide: its second half gates the output."""
@@ -161,6 +161,8 @@ def quant_of(name: str | None) -> tuple[str, float] | None:
 
 _WRITTEN: tuple[tuple[str, str], ...] = (
     (r"fp4-experts|deepseek_v4_fp8|fp4\+fp8", "fp4-experts"),
+    (r"int4.*group-?32|int4-experts", "int4-experts"),
+    (r"fbgemm_fp8", "fbgemm_fp8"),
     (r"modelopt.*fp4", "modelopt_fp4"),
     (r"nvfp4", "nvfp4"),
     (r"mxfp4", "mxfp4"),
@@ -179,32 +181,68 @@ _WRITTEN: tuple[tuple[str, str], ...] = (
 )
 
 
+class Recipe(Struct, frozen=True):
+    """Bytes per weight in a checkpoint, by kind; `rest` is embedding and head."""
+
+    attention: float
+    states: float
+    mlp: float
+    experts: float
+    rest: float
+
+
+def recipe_of(setup: Setup, counts: Parameters) -> Recipe:
+    """Which layers the checkpoint's recipe leaves at 16 bits, as far as publishers are known to agree."""
+    model, full = setup.model, FLOAT_BYTES.get(setup.dtype, 2.0)
+    method, bits = quantisation(setup)
+    each = bits / 8 if method else full
+    attention = states = mlp = each
+    nvidia = method == "modelopt_fp4" and not model.architecture.startswith("Nemotron")
+    if counts.experts and (method in EXPERTS_ONLY or nvidia or (method == "nvfp4" and model.kv_lora_rank)):
+        # the last is NVIDIA's recipe for latent attention, whoever publishes it (106.69 GiB of GLM-5.2 on each of four)
+        attention = states = mlp = full
+    elif method == "fp4-experts":
+        attention = states = mlp = 1.0  # DeepSeek V4: experts in FP4, all else in FP8
+    elif method == "fbgemm_fp8" or (nvidia and model.architecture.startswith("Gemma")):
+        attention = full  # 57.75 GiB of Llama-3.1-405B-FP8 on each of eight, 31.18 GiB of NVIDIA's Gemma-4-31B
+    if "fp4" in method and method != "fp4-experts":
+        states = full  # 21.86 GiB of Qwen3.6-35B-A3B from two publishers, 12.02 GiB of Qwen3.8-27B on each of two; others quantise them as well
+    return Recipe(attention, states, mlp, each, each if method in EVERYTHING else full)
+
+
+def weight_range(setup: Setup) -> tuple[int, int, int]:
+    """(least, expected, most) bytes of weights per GPU. Padding and buffers make 3 %; publishers of four-bit checkpoints differ in what they
+    leave at 16 bits besides embedding and head: all linear layers quantised to nothing but experts and dense MLPs."""
+    counts, full = parameters(setup.model), FLOAT_BYTES.get(setup.dtype, 2.0)
+    own = recipe_of(setup, counts)
+    expected = _on_gpu(setup, counts, own)
+    least, most = round(0.99 * expected), round(1.03 * expected) + 2**30 // 20
+    method, bits = quantisation(setup)
+    if method and bits < 8 and method not in EVERYTHING and not setup.model.loaded_gib and method != "fp4-experts":
+        each = bits / 8
+        least = min(least, _on_gpu(setup, counts, Recipe(each, each, each, each, own.rest)))
+        if counts.experts or counts.linear or "fp4" in method:
+            most = max(most, _on_gpu(setup, counts, Recipe(full, full, full if counts.experts else own.mlp, each, own.rest)))
+    return least, expected, most
+
+
 def weight_bytes(setup: Setup) -> int:
     """Weights per GPU as "Model loading took" counts them, on the fullest pipeline stage. CPU offload is subtracted."""
-    model, counts = setup.model, parameters(setup.model)
-    full = FLOAT_BYTES.get(setup.dtype, 2.0)
+    counts = parameters(setup.model)
+    return _on_gpu(setup, counts, recipe_of(setup, counts))
+
+
+def _on_gpu(setup: Setup, counts: Parameters, recipe: Recipe) -> int:
+    model, full = setup.model, FLOAT_BYTES.get(setup.dtype, 2.0)
     method, bits = quantisation(setup)
-    linear = bits / 8 if method else full
-    experts = linear
-    rest = full
-    if counts.experts and (method in EXPERTS_ONLY or (method == "modelopt_fp4" and not model.architecture.startswith("Nemotron"))):
-        linear = full
-    elif method == "nvfp4" and counts.experts and model.kv_lora_rank:
-        linear = full  # NVIDIA's recipe for models with latent attention, whoever publishes them (one start: 106.69 GiB of GLM-5.2 on each of four)
-    elif method == "fp4-experts":
-        linear = 1.0  # DeepSeek V4: experts in FP4, all else in FP8
-    # FP4 recipes leave the delta nets of models with experts alone (21.86 GiB of Qwen3.6-35B-A3B, two publishers), those of dense ones not
-    states = full if "fp4" in method and counts.experts else linear
-    if method in EVERYTHING:
-        rest = linear
     tp, pp = setup.tensor_parallel_size, setup.pipeline_parallel_size
     expert_ways = tp * setup.data_parallel_size if setup.enable_expert_parallel else tp
-    head_bytes, embedding_bytes = counts.head * rest / tp, counts.embedding * rest / tp
+    head_bytes, embedding_bytes = counts.head * recipe.rest / tp, counts.embedding * recipe.rest / tp
     if pp > 1 and not counts.head:
         head_bytes = embedding_bytes  # a tied head lies on the last stage as well
-    layers = (counts.attention + counts.mlp) * linear / tp + counts.linear * states / tp + counts.experts * experts / expert_ways
-    layers += counts.replicated * linear + absorbed_bytes(setup, linear)
-    layers += _replicated_kv(model, tp) * linear
+    layers = (counts.attention * recipe.attention + counts.mlp * recipe.mlp + counts.linear * recipe.states) / tp
+    layers += counts.experts * recipe.experts / expert_ways
+    layers += (counts.replicated + _replicated_kv(model, tp)) * recipe.attention + absorbed_bytes(setup, recipe.attention)
     stage = layers / pp if pp == 1 else layers * math.ceil((model.num_hidden_layers or pp) / pp) / (model.num_hidden_layers or pp)
     ends = head_bytes + embedding_bytes if pp == 1 else max(head_bytes, embedding_bytes)
     total = stage + ends + counts.vision * full / (tp if tp > 1 else 1) + _rotary(model)

@@ -135,13 +135,13 @@ def card_bytes(run: Run, case: Case, knowledge: Knowledge) -> tuple[int, tuple[G
     return next((size, tuple(cards)) for size, cards in sizes.items())
 
 
-def setup_of(run: Run, case: Case, knowledge: Knowledge, model: Model | None = None) -> Setup | None:
+def setup_of(run: Run, case: Case, knowledge: Knowledge, model: Model | None = None, total: int | None = None) -> Setup | None:
     """What `size` needs, with every part that the log measured in `known`. None without a model of known shape and a device size.
 
-    `model` replaces the lookup by name, as from a config.json."""
+    `model` replaces the lookup by name, as from a config.json; `total` is the device's size where the log does not tell it."""
     found, quant = (model, None) if model else model_of(run, knowledge)
     device = run.text("device.type") or "cuda"
-    total = total_bytes(run, case, knowledge)
+    total = total_bytes(run, case, knowledge) or total
     cpu = device == "cpu"
     space = _cpu_space(run) if cpu else None
     if found is None or (total is None and space is None):

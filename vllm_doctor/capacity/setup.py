@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from ..model.report import Basis
 from ..ruleset.schema import Gpu, Model
@@ -31,6 +31,7 @@ class Setup(Struct, frozen=True):
     """A server before it starts: model, card, version and the options that bear on memory. None: vLLM's default of that version.
 
     `known` are parts known by measurement, per GPU; they replace estimates. `outside_bytes` is memory that other processes hold.
+    `known_rest` is what peak activation and non-torch memory take together, where a start showed what the KV cache got.
     `quantization` is what --quantization or the checkpoint says (`awq`, `gptq`, `fp8`, `bitsandbytes`, `mxfp4`, ...), `quant_bits` its width."""
 
     model: Model
@@ -68,7 +69,14 @@ class Setup(Struct, frozen=True):
     outside_bytes: int = 0
     context_bytes: int | None = None
     known: dict[Part, int] = field(default_factory=dict)
+    known_rest: int | None = None
     known_kv_bytes: int | None = None
+
+
+def reshaped(setup: Setup, **changes: Any) -> Setup:
+    """The set-up with its weights in another form or split otherwise: what was measured of it holds for the old one only."""
+    changed = structs.replace(setup, **changes)
+    return setup if changed == setup else structs.replace(changed, known={}, known_rest=None)
 
 
 class Limit(Struct, frozen=True):

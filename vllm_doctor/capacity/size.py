@@ -21,16 +21,19 @@ def size(setup: Setup) -> Budget:
     limits = limits_of(setup)
     generation = generation_of(setup.version, limits.engine)
     counted = graphs_counted(setup, generation)
-    parts = {p: _part(p, setup, limits, generation) for p in PARTS}
+    parts = _divided({p: _part(p, setup, limits, generation) for p in PARTS}, setup)
     budget = budget_bytes(setup, limits, generation)
     spent = sum(parts[p].bytes for p in PARTS if p != "graphs" or counted)
     low_spent = sum(parts[p].span[0] for p in PARTS if p != "graphs" or counted)
     high_spent = sum(parts[p].span[1] for p in PARTS if p != "graphs" or counted)
-    foreign = setup.outside_bytes if generation.charges_outside and "non_torch" not in setup.known else 0
+    charged_outside = generation.charges_outside and "non_torch" not in setup.known and setup.known_rest is None
+    foreign = setup.outside_bytes if charged_outside else 0
     if setup.kv_cache_memory_bytes is not None:
         kv = Amount(setup.kv_cache_memory_bytes)
     elif setup.known_kv_bytes is not None:
         kv = Amount(setup.known_kv_bytes)
+    elif setup.known_rest is not None:
+        kv = Amount(budget - parts["weights"].bytes - setup.known_rest - (parts["graphs"].bytes if counted else 0))
     else:
         measured = all(p in setup.known for p in PARTS if p != "graphs" or counted)
         rest = budget - spent - foreign
@@ -74,6 +77,22 @@ def size(setup: Setup) -> Budget:
         tokens_range=(min(ends), max(ends)),
         starts=blocks > 0 and blocks >= blocks_for(limits.max_model_len, setup, limits, pool),
     )
+
+
+def _divided(parts: dict[Part, Amount], setup: Setup) -> dict[Part, Amount]:
+    """The parts, where peak activation and non-torch memory are known together only: the estimate of the second divides them."""
+    rest = setup.known_rest
+    if rest is None or {"activation", "non_torch"} <= set(setup.known):
+        return parts
+    if "activation" in setup.known:
+        return {**parts, "non_torch": Amount(rest - parts["activation"].bytes)}
+    if "non_torch" in setup.known:
+        return {**parts, "activation": Amount(rest - parts["non_torch"].bytes)}
+    other = min(parts["non_torch"].bytes, max(rest, 0))
+    low, high = (min(max(end, 0), max(rest, 0)) for end in parts["non_torch"].span)
+    outside = Amount(other, "rule-of-thumb", low=min(low, other), high=max(high, other))
+    peak = rest - other
+    return {**parts, "activation": Amount(peak, "model", low=min(rest - max(high, other), peak), high=rest - min(low, other)), "non_torch": outside}
 
 
 def _part(part: Part, setup: Setup, limits: Limits, generation: Generation) -> Amount:

@@ -12,9 +12,10 @@ from ..language import LANGUAGES
 from .common import Misuse, Session, colored, emit, language_of, read_model_config, width
 
 if TYPE_CHECKING:
+    from ..capacity.logged import Logged
     from ..capacity.plan import Plan
     from ..capacity.refusals import Note
-    from ..capacity.setup import Part, Setup
+    from ..capacity.setup import Setup
     from ..ruleset.schema import Gpu, Knowledge, Model
 
 F = Callable[..., Any]
@@ -159,16 +160,19 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     for text in given["gpus"]:
         gpu, total = find_card(text, knowledge)
         setup = _setup(model, quantization, draft, gpu, total, given)
-        differs = ""
-        if given["log"]:
-            setup, differs = measured(setup, given["log"], knowledge)
+        log = measured(setup, given["log"], knowledge) if given["log"] else None
+        setup = log.setup if log else setup
         spelt, notes = _spelt(setup, given)
+        if log and log.speculation:
+            spelt["--speculative-config"] = log.speculation
         options.existing(setup, (*options_of(setup), *spelt), load_rules(None).flags)
         words, about = options.carried(pasted, setup, load_rules(None).flags)
         answer = plan(setup, wish, given["question"], spelt, words)
         notes += [*about, *options.outside(setup)]
-        if differs:
-            notes.append(("log-differs", {"what": differs}))
+        if log and log.differs:
+            notes.append(("log-differs", {"what": log.differs}))
+        if log and log.version:
+            notes.append(("log-version", {"version": log.version}))
         plans.append((gpu.name if gpu else f"{total / 2**30:g} GiB", structs.replace(answer, notes=(*answer.notes, *notes))))
     if given["output_format"] == "json":
         emit(as_json(plans, given["model"], wish))
@@ -315,74 +319,25 @@ def _spelt(setup: Setup, given: dict[str, Any]) -> tuple[dict[str, str], list[No
     return spelt, notes
 
 
-def measured(setup: Setup, path: str, knowledge: Knowledge) -> tuple[Setup, str]:
-    """(the set-up with what a log states, where the log is of another set-up). What the user left open (version, engine, limits) is taken from
-    the log; where the two differ in what decides the parts, only the weights are. Raises Misuse where the log is of another model or split."""
-    from msgspec import structs
-
-    from ..capacity.observed import known_parts, least, model_of, option, setup_of, whole
+def measured(setup: Setup, path: str, knowledge: Knowledge) -> Logged:
+    """The set-up with what a log states (see capacity/logged.py). Raises Misuse where the log is of another model or split, or says nothing of
+    memory."""
+    from ..capacity.logged import logged, states_memory
+    from ..capacity.observed import model_of, option, whole
     from ..pipeline import read_case
     from ..ruleset.load import load
     from ..sources import read
-    from ..versions import generation
 
     sources, _issues = read((path,), None)
     case = read_case(sources, load(None))
-    runs = [(r, parts) for r in case.runs if (parts := known_parts(r))]
+    runs = [r for r in case.runs if states_memory(r)]
     if not runs:
         raise Misuse("--log {path}: no line of it says what the memory went to", path=path)
-    run, parts = runs[-1]
+    run = runs[-1]
     other = model_of(run, knowledge)[0]
     if other is not None and other.name != setup.model.name:
         raise Misuse("--log {path}: it is of {other}, not of {model}", path=path, other=other.name, model=setup.model.name)
     split = whole(option(run, "tensor-parallel-size")) or 1
     if split != setup.tensor_parallel_size:
         raise Misuse("--log {path}: it is of {split} GPUs per server, not of {tp}", path=path, split=split, tp=setup.tensor_parallel_size)
-    graphs = least(run, "memory.graphs")
-    if graphs is not None:
-        parts.setdefault("graphs", int(graphs))
-    own = generation(run)
-    engine: Any = own if own in ("V0", "V1") else None
-    log = setup_of(run, case, knowledge, setup.model)
-    log = structs.replace(log or setup, version=run.version or setup.version, engine_generation=engine)
-    return _merged(setup, log, parts)
-
-
-def _merged(setup: Setup, log: Setup, parts: dict[Part, int]) -> tuple[Setup, str]:
-    from msgspec import structs
-
-    from ..capacity.defaults import limits_of
-    from ..capacity.generations import generation_of
-    from ..capacity.setup import GIB
-
-    differs = []
-    if abs(log.total_bytes - setup.total_bytes) > 0.03 * setup.total_bytes:
-        differs.append(f"{log.total_bytes / GIB:.1f} / {setup.total_bytes / GIB:.1f} GiB")
-    full = structs.replace(
-        setup,
-        total_bytes=setup.total_bytes if differs else log.total_bytes,
-        version=setup.version or log.version,
-        engine_generation=setup.engine_generation or (log.engine_generation if setup.version in (None, log.version) else None),
-        enforce_eager=setup.enforce_eager or log.enforce_eager,
-        **{name: getattr(log, name) for name in _OPEN if getattr(setup, name) is None},
-    )
-    mine, its = limits_of(full), limits_of(log)
-    formulas = [generation_of(s.version, i.engine).name for s, i in ((log, its), (full, mine))]
-    if formulas[0] != formulas[1]:
-        differs.append(f"vLLM {log.version or '?'} ({formulas[0]}) / {full.version or '?'} ({formulas[1]})")
-    elif full.version is None:
-        differs.append("--vllm-version ?")
-    for name, theirs, own in (
-        ("--max-num-batched-tokens", its.max_num_batched_tokens, mine.max_num_batched_tokens),
-        ("--max-num-seqs", its.max_num_seqs, mine.max_num_seqs),
-        ("--enforce-eager", log.enforce_eager, full.enforce_eager),
-    ):
-        if theirs != own:
-            differs.append(f"{name} {theirs} / {own}")
-    if differs:
-        parts = {name: size for name, size in parts.items() if name == "weights"}
-    return structs.replace(full, known={**parts, **setup.known}), ", ".join(differs)
-
-
-_OPEN = ("gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "block_size")
-"""What a log fills in where the user left it open."""
+    return logged(setup, run, case, knowledge)

@@ -15,8 +15,9 @@ from .estimates import context, first_start_bytes
 from .generations import generation_of
 from .kv import blocks_for, pool_of
 from .refusals import REFUSALS, Note, refusals
-from .setup import GIB, PARTS, Budget, Limit, Setup
+from .setup import GIB, PARTS, Budget, Limit, Setup, reshaped
 from .size import requests_that_fit, size
+from .support import falls_back, first_release
 from .ways import Solvers, Way, ways_of
 from .weights import quantisation
 
@@ -104,7 +105,7 @@ def plan(
     if wish.tokens is not None and wish.tokens > limits.max_model_len:
         bounds.append(Limit("max_model_len", 0, wish.tokens))
     ordered = tuple(sorted(bounds, key=lambda b: b.requests))
-    measured = all(p in setup.known for p in PARTS if p != "graphs" or budget.graphs_in_budget) or setup.known_kv_bytes is not None
+    measured = all(p in setup.known for p in PARTS if p != "graphs" or budget.graphs_in_budget) or setup.known_rest is not None
     best = chosen(setup, budget, wish)
     return Plan(
         setup=setup,
@@ -244,6 +245,9 @@ def _notes(setup: Setup, budget: Budget, wish: Wish, wanted: Fits) -> list[Note]
         notes.append(("seqs", {"wanted": wish.concurrency, "limit": budget.max_num_seqs}))
     if not refused and not budget.graphs_in_budget and budget.graphs.bytes > 0 and budget.headroom < budget.graphs.bytes // 4:
         notes.append(("tight-headroom", {"headroom": max(budget.headroom, 0), "graphs": budget.graphs.bytes}))
+    first = first_release(setup)
+    if first and falls_back(setup):
+        notes.append(("perhaps-old-version", {"version": str(setup.version), "architecture": setup.model.architecture, "first": first}))
     card = setup.gpu
     if card is not None and not card.bf16 and setup.dtype in ("auto", "bfloat16"):
         notes.append(("no-bf16", {"card": card.name}))
@@ -358,7 +362,7 @@ def solve_tp(setup: Setup, wish: Wish, of: Sizing = cautious) -> Setup | None:
     """The fewest GPUs, among the sizes that divide the attention heads and the vocabulary as vLLM asks."""
     heads = setup.model.num_attention_heads or 0
     for ways in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32):
-        trial = structs.replace(setup, tensor_parallel_size=ways)
+        trial = reshaped(setup, tensor_parallel_size=ways)
         if heads % ways == 0 and starts_with(trial, wish, of):
             return trial
     return None

@@ -9,12 +9,13 @@ from .defaults import limits_of, version_of
 from .estimates import context
 from .kv import pool_of
 from .setup import Budget, Setup
+from .support import LEAST_CAPABILITY, capability_of, falls_back, first_release, lacking
 
 Note = tuple[str, dict[str, float | str]]
 
 REFUSALS = frozenset({
     "heads-split", "kv-heads-split", "mlp-split", "vocabulary-split", "stages", "context-parallel", "free-below-budget", "overcommitted",
-    "batched-below-length", "batched-below-seqs", "model-limit",
+    "batched-below-length", "batched-below-seqs", "model-limit", "old-card", "old-card-for-method", "old-version",
 })  # fmt: skip
 """Codes of notes that say: it does not start."""
 
@@ -24,7 +25,22 @@ VOCABULARY_STEP = 64
 def refusals(setup: Setup, budget: Budget) -> list[Note]:
     """Why vLLM would not start this set-up: sizes that do not divide, memory that is not free, limits that contradict each other. A KV cache
     that is too small is not among them (`Budget.starts`)."""
-    return [*_split(setup), *_memory(setup, budget), *_limits(setup)]
+    return [*_support(setup), *_split(setup), *_memory(setup, budget), *_limits(setup)]
+
+
+def _support(setup: Setup) -> list[Note]:
+    """What this version cannot run on this card, or not at all (support.py)."""
+    found: list[Note] = []
+    own, lacks, first = capability_of(setup.gpu), lacking(setup), first_release(setup)
+    if own is not None and own < LEAST_CAPABILITY:
+        found.append(("old-card", {"card": setup.gpu.name if setup.gpu else "", "has": f"{own:.1f}", "needs": f"{LEAST_CAPABILITY:.1f}"}))
+    elif lacks is not None:
+        method, needs, has, later = lacks
+        card = setup.gpu.name if setup.gpu else ""
+        found.append(("old-card-for-method", {"method": method, "needs": f"{needs:.1f}", "card": card, "has": f"{has:.1f}", "later": later}))
+    if first and not falls_back(setup):
+        found.append(("old-version", {"version": str(setup.version), "architecture": setup.model.architecture, "first": first}))
+    return found
 
 
 def _split(setup: Setup) -> list[Note]:

@@ -10,7 +10,8 @@ from msgspec import Struct, structs
 
 from .defaults import limits_of, version_of
 from .kv import uses_mla
-from .setup import Setup
+from .setup import Setup, reshaped
+from .support import lacking
 from .weights import quant_of, quantisation
 
 Kind = Literal["length", "kv-fp8", "kv-fp8-length", "utilization", "squeeze", "checkpoint", "checkpoint-tp", "tp"]
@@ -73,7 +74,7 @@ def _tried(given: Setup, setup: Setup, solvers: Solvers) -> Iterator[tuple[Kind,
         share = {"--gpu-memory-utilization": squeezed.gpu_memory_utilization}
         yield "squeeze", squeezed, {k: f"{v:g}" if isinstance(v, float) else str(v) for k, v in (share | options | cache | lengths).items()}, ""
     for checkpoint in smaller(setup):
-        own = structs.replace(setup, quantization=checkpoint)
+        own = reshaped(setup, quantization=checkpoint)
         if solvers.holds(own):
             yield "checkpoint", own, {}, checkpoint
         elif (spread := solvers.tp(own)) is not None:
@@ -115,9 +116,10 @@ def smaller(setup: Setup) -> list[str]:
     """Quantisations that would make the weights smaller, the gentlest first: FP8 where the card computes in it, 4 bits. Those that the model
     is published in come before what somebody else may have made."""
     method, bits = quantisation(setup)
-    if method and bits < 6:
+    if method and bits < 6 and lacking(setup) is None:
         return []
     published = {found[0] for entry in setup.model.quantised if (found := quant_of(entry.partition(":")[0]))}
     eight = ["fp8"] if not method and setup.gpu is not None and setup.gpu.fp8 else []
-    four = "gptq" if "gptq" in published and "awq" not in published else "awq"
-    return [*eight, four] if setup.model.kind != "embedding" else []
+    fours = sorted(("awq", "gptq"), key=lambda kind: kind not in published)
+    four = [kind for kind in fours if kind != method and lacking(structs.replace(setup, quantization=kind)) is None][:1]
+    return [*eight, *four] if setup.model.kind != "embedding" else []

@@ -320,6 +320,13 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
             "It does not start with a length of {length}: the model's limit is {limit}, whatever the memory. Only rope scaling or "
             "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 lift it."
         ),
+        "old-card": _("It does not start: vLLM needs a GPU of compute capability {needs} or higher, and {card} has {has}."),
+        "old-card-for-method": _("It does not start: this version's {method} needs compute capability {needs} or higher, and {card} has {has}."),
+        "old-version": _("It does not start: vLLM {version} does not know the model ({architecture}); {first} is the first release that does."),
+        "perhaps-old-version": _(
+            "vLLM {version} does not know the model ({architecture}; {first} is the first release that does): if at all it runs through Transformers, "
+            "and the figures are those of a release that knows it."
+        ),
         "limit-binds": _("{limit} is the model's limit: it binds, not the memory."),
         "wish-above-limit": _("A request of {tokens} exceeds the model's limit of {limit}, whatever the memory."),
         "queue": _(
@@ -350,6 +357,7 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
             "The figures are those of a checkpoint quantised as {kind}. No option of vLLM says that: give such a checkpoint as the model."
         ),
         "log-differs": _("The log is of another set-up ({what}): only its weights were used, and nothing else is measured."),
+        "log-version": _("The log states no version: the last with its engine, {version}, was taken. Give --vllm-version if it is another."),
         "first-start": _(
             "The figures are those of a first start, with an empty torch.compile cache: a copy of the embedding ({copy}) is its peak. With a warm "
             "cache the KV cache is larger by up to as much."
@@ -362,6 +370,11 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
     }[code]
     if code == "may-not-start" and not values["safe"]:
         text = _("At the cautious end of the estimates it does not start with a length of {length}, nor with a useful one.")
+    if code == "old-card-for-method" and values["later"]:
+        text = _(
+            "It does not start: this version's {method} needs compute capability {needs} or higher, and {card} has {has}, which is enough from "
+            "vLLM {later} on."
+        )
     if code == "below-max-len" and not values["safe"]:
         text = _("It does not start with a length of {length}: at most {longest} fit, and at the cautious end of the estimates none.")
 
@@ -405,7 +418,14 @@ def _band(page: Page, words: Words, plans: list[tuple[str, Plan]]) -> None:
     _ = words._
     page.blank()
     if all(p.basis == "measured" for _l, p in plans):
-        page.text(_("Basis: measured. The parts are those of a real start; the KV cache follows exactly."), indent=0, style="dim")
+        together = any(p.budget.activation.basis != "measured" for _l, p in plans)
+        page.text(
+            _("Basis: measured. The KV cache is that of a real start; its peak and what lies outside PyTorch are known together only.")
+            if together
+            else _("Basis: measured. The parts are those of a real start; the KV cache follows exactly."),
+            indent=0,
+            style="dim",
+        )
         return
     text = _("Basis: calculated. Over {n} measured starts, half of the KV sizes were met within {median}, and {share} of them within {limit}.")
     figures = {k: words.value(v, "ratio") for k, v in (("median", TYPICAL["median_error"]), ("share", TYPICAL["within_12_percent"]), ("limit", 0.12))}

@@ -14,7 +14,7 @@ import msgspec
 from ..model.catalogue import CAUSE_IDS, SIGNALS, observation
 from . import conditions
 from .errors import RuleError, RulesInvalid
-from .schema import Accuracy, Cause, EvidenceRule, Flag, FlagNote, Format, Gpu, Input, Knowledge, Metric, Model, Remedy, RuleSet, Text
+from .schema import Accuracy, Architecture, Cause, EvidenceRule, Flag, FlagNote, Format, Gpu, Input, Knowledge, Method, Metric, Model, Remedy, RuleSet, Text
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -56,9 +56,11 @@ def knowledge_folder(folder: Path) -> Knowledge:
     models = _entries(folder / "knowledge" / "models.yaml", Model, errors)
     gpus = _entries(folder / "knowledge" / "gpus.yaml", Gpu, errors)
     notes = _entries(folder / "knowledge" / "flag_notes.yaml", FlagNote, errors)
+    methods = _entries(folder / "knowledge" / "methods.yaml", Method, errors)
+    architectures = _entries(folder / "knowledge" / "architectures.yaml", Architecture, errors)
     if errors:
         raise RulesInvalid(errors)
-    return Knowledge(models, gpus, notes)
+    return Knowledge(models, gpus, notes, methods, architectures)
 
 
 def _entries(path: Path, kind: type[S], errors: list[RuleError]) -> list[S]:

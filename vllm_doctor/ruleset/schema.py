@@ -330,12 +330,30 @@ class FlagNote(Struct, frozen=True, forbid_unknown_fields=True):
     myths: list[Myth] = field(default_factory=list)
 
 
+class Method(Struct, frozen=True, forbid_unknown_fields=True):
+    """A quantisation method: the least compute capability that it `needs`, by the first release for which that holds, the oldest first."""
+
+    name: str
+    source: str
+    needs: dict[str, float]
+
+
+class Architecture(Struct, frozen=True, forbid_unknown_fields=True):
+    """An architecture as config.json names it, and the first release that knows it."""
+
+    name: str
+    source: str
+    since: str
+
+
 class Knowledge(Struct, frozen=True):
-    """Models, cards and notes on options: large, and needed by few commands, so it is no part of RuleSet and is loaded when asked for."""
+    """Models, cards, what they need, and notes on options: large, and needed by few commands, so it is no part of RuleSet and is loaded when asked for."""
 
     models: list[Model]
     gpus: list[Gpu]
     notes: list[FlagNote] = field(default_factory=list)
+    methods: list[Method] = field(default_factory=list)
+    architectures: list[Architecture] = field(default_factory=list)
 
 
 class Accuracy(Struct, frozen=True, forbid_unknown_fields=True):

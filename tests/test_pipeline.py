@@ -8,8 +8,11 @@ from tests.judging import ROOT
 from vllm_doctor import analyze
 from vllm_doctor.cli import run
 from vllm_doctor.model.timebound import parse
+from vllm_doctor.narrate import _scalar
 from vllm_doctor.pipeline import analyze as analyze_sources
+from vllm_doctor.pipeline import read_case
 from vllm_doctor.reports.text import render
+from vllm_doctor.ruleset.load import load
 from vllm_doctor.sources import Source
 
 LOG = (ROOT / "fixtures/kv-exhaustion-0.32/server.log").read_bytes()
@@ -61,3 +64,29 @@ def test_a_confirmed_stop_is_not_called_a_lead_where_health_cannot_be_told() -> 
     assert report.summary == "Too little was seen to call the server healthy; what the input does show stands below."
     assert "WHAT THE INPUT SHOWS" in text
     assert "CLOSEST LEAD" not in text
+
+
+SCRIPT = 'MODEL=a/b\nARGS="--port 1 --max-model-len 4096"\nvllm serve $MODEL $ARGS\n'
+COMMENTED = """    image: vllm/vllm-openai
+    args:
+    - --model
+    - a/b
+    - --max-model-len
+    - ${LEN:-4096}   # long
+    - --port
+    - "1"  # why
+"""
+PYTHON = 'from vllm import LLM\nllm = LLM(model="a/b",\n          max_model_len=4096, port=1)\n'
+
+
+@pytest.mark.parametrize("text", [SCRIPT, COMMENTED, PYTHON], ids=["script", "comments", "python"])
+def test_a_file_with_a_launch_is_read_as_a_whole(text: str) -> None:
+    """Lines that tell nothing by themselves (variables, comments, values, Python) belong to the command that they stand around."""
+    case = read_case([Source("given", data=text.encode(), size=len(text))], load(None))
+    (launch,) = [r.launch for r in case.runs if r.launch]
+    assert (launch.model, {n: launch.flags[n] for n in ("--max-model-len", "--port")}) == ("a/b", {"--max-model-len": 4096, "--port": 1})
+
+
+def test_a_structure_of_the_log_is_told_as_it_is_typed() -> None:
+    assert _scalar("{'method': 'eagle3', 'num_speculative_tokens': 3}") == '{"method": "eagle3", "num_speculative_tokens": 3}'
+    assert (_scalar("{half"), _scalar(True), _scalar(None), _scalar("['a']")) == ("{half", "true", None, "['a']")

@@ -5,6 +5,8 @@ Rule texts come from `rules/`; the program's own sentences are keyed by their En
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
@@ -135,6 +137,8 @@ class Narrator:
         notes = []
         if made.put_together:
             notes.append("# " + self._("put together from the arguments that the log prints; environment and wrapper are not in it"))
+        if made.only_option:
+            notes.append("# " + self._("only the option to change: the launch command itself cannot be changed safely here"))
         if made.left_out:
             notes.append(
                 "# " + self._("left out, for the log does not print their values in full: {options}").format(options=" ".join(made.left_out))
@@ -255,6 +259,12 @@ def _course(run: Run, engine: int, course: Course) -> out.SeriesReport:
 
 
 def _scalar(value: object) -> str | None:
+    """A value as it is typed. The log prints structures as Python; options take them as JSON."""
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            return json.dumps(ast.literal_eval(value))
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            return value
     return None if value is None else ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 

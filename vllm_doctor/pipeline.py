@@ -5,8 +5,9 @@ sources -> segments -> streams -> fold -> assemble -> signals -> judgements -> a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -133,13 +134,13 @@ def _commands(
     case: Case, leading: Sequence[tuple[Judgement, Sequence[Advice], object]], rules: RuleSet, narrator: Narrator, doubts: list[IssueReport]
 ) -> tuple[Command, ...]:
     """The launch command of the leading finding's run after its first change that has a value; adds to `doubts` where the user's own could
-    not be read back."""
+    not be changed."""
     result = []
     for finding, advice, _ in leading:
         run = next(r for r in case.runs if r.id == finding.run)
         made = command_after(run, advice, rules.flags)
-        if made is not None and made.unreadable:
-            text = "The launch command cannot be read back safely; the command below is put together from the arguments in the log."
+        if made is not None and made.only_option:
+            text = "The launch command cannot be changed safely here: only the option to change in it is given."
             doubts.append(narrator.issue(Issue("launch-command", text, {}, run.launch.ref if run.launch else None)))
         if made is not None:
             result.append(narrator.command(run, made))
@@ -180,8 +181,9 @@ def read_case(sources: Sequence[Source], rules: RuleSet, issues: Sequence[Issue]
         data = _whole(source, gathered.issues)
         found = None if data is None else segments(source.name, data)
         for segment in found or ():
-            if segment.kind in ("metrics", "gpu", "launch", "sockets"):
+            if segment.kind in ("metrics", "gpu", "sockets"):
                 _read_other(segment, source, gathered)
+        _read_launches(found or (), gathered)
         later.append((source, found))
     _time_by_file(gathered, sources)
     hint = _time_hint(gathered.scrapes, sources)
@@ -224,7 +226,7 @@ def _whole(source: Source, issues: list[Issue]) -> bytes | None:
 
 
 def _read_other(segment: Segment, source: Source, gathered: Gathered) -> None:
-    """A segment that is no log: a scrape, a GPU dump, a launch command."""
+    """A segment that is no log: a scrape, a GPU dump, a socket table."""
     if segment.kind == "metrics":
         from .parsing.prometheus import parse as parse_metrics
         from .parsing.prometheus import scrape_time, split
@@ -247,10 +249,21 @@ def _read_other(segment: Segment, source: Source, gathered: Gathered) -> None:
         from .parsing.sockets import parse as parse_sockets
 
         gathered.sockets += parse_sockets(segment.data.decode("utf-8", "replace"), segment.source, segment.first_line)
-    else:
-        from .parsing.launch import find
 
-        gathered.launches += find(segment.data.decode("utf-8", "replace"), segment.source, segment.first_line, gathered.rules.flags)
+
+def _read_launches(found: Sequence[Segment], gathered: Gathered) -> None:
+    """Launch commands of a source. A script or a file of a container is read as a whole, with the lines that tell nothing by themselves: they
+    hold variables, comments, and values. Python has no such line at all."""
+    for plain, group in groupby(found, lambda s: s.kind in ("launch", "prose")):
+        parts = list(group)
+        data = b"".join(s.data for s in parts)
+        if plain and (any(s.kind == "launch" for s in parts) or _CALL.search(data)):
+            from .parsing.launch import find
+
+            gathered.launches += find(data.decode("utf-8", "replace"), parts[0].source, parts[0].first_line, gathered.rules.flags)
+
+
+_CALL = re.compile(rb"\b(?:LLM|EngineArgs)\(")
 
 
 def _read_logs(source: Source, found: list[Segment], hint: float | None, gathered: Gathered) -> tuple[tuple[str, ...], int]:

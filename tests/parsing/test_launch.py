@@ -251,3 +251,43 @@ def test_the_newer_name_is_not_offered_to_releases_before_it() -> None:
     flag = next(f for f in FLAGS if f.name == "PYTORCH_ALLOC_CONF")
     answers = [has_flag(release, flag.first_version, flag.last_version) for release in ("0.10.2", "0.11.1", "0.40.0", None)]
     assert answers == [False, True, True, None]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "    image: vllm/vllm-openai\n    command: --model a/b --port 1\n",
+        "    image: vllm/vllm-openai\n    command: --model a/b\n      --port 1\n    restart: always\n",
+        '    entrypoint: ["python3","-m","vllm.entrypoints.openai.api_server"]\n    command: |\n      --model=a/b\n      --port=1\n',
+        "    image: vllm/vllm-openai\n    command:\n    - --model\n    - a/b\n    - --port\n    - ${PORT:-1}\n",
+    ],
+)
+def test_forms_of_a_compose_command_give_the_same_launch(text: str) -> None:
+    assert read(text)[:2] == ("a/b", {"--model": "a/b", "--port": 1})
+
+
+def test_variables_of_a_script_are_read_in_its_command() -> None:
+    text = 'MODEL=a/b\nARGS="--max-model-len 4096 --port 1"\nvllm serve $MODEL ${ARGS}\n'
+    (launch,) = find(text, "run.sh", 1, FLAGS)
+    assert (launch.command, launch.model, launch.flags) == ("vllm serve $MODEL ${ARGS}", "a/b", {"--max-model-len": 4096, "--port": 1})
+
+
+def test_a_shell_in_a_container_is_looked_into() -> None:
+    text = 'args: ["serve a/b --port=1"]\ncommand: ["/bin/bash", "-lc"]\nimage: vllm/vllm-openai\n'
+    assert read(text)[:2] == ("a/b", {"--port": 1})
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "section"),
+    [
+        ("    environment:\n      HF_TOKEN: x\n", "", "    environment:\n      HF_TOKEN: x"),
+        ("", "    environment:\n    - A=1\n    - B=2\n    restart: no\n", "    environment:\n    - A=1\n    - B=2"),
+        ("", "    env:\n    - name: A\n      value: x\n", "    env:\n    - name: A\n      value: x"),
+        ("  other:\n    environment:\n      A: x\n  vllm:\n", "", ""),
+        ("", "  other:\n    environment:\n      A: x\n", ""),
+    ],
+)
+def test_the_variables_of_the_container_are_kept_as_written(before: str, behind: str, section: str) -> None:
+    text = f"{before}    image: vllm/vllm-openai\n    command:\n    - --model\n    - a/b\n{behind}"
+    (launch,) = find(text, "compose.yaml", 1, FLAGS)
+    assert launch.variables == section

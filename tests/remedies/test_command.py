@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.remedies.cases import FLAGS, RULES, server
 from vllm_doctor.model.case import Case
 from vllm_doctor.model.judgement import Advice
@@ -50,9 +52,8 @@ def test_the_difference_is_a_unified_diff_of_masked_commands() -> None:
     assert "sk-123456" not in result.before + result.after
 
 
-def test_without_a_change_or_a_place_for_it_there_is_no_command() -> None:
+def test_without_a_change_there_is_no_command() -> None:
     assert made(COMMAND, WITHOUT_VALUE, FOR_CLIENTS) is None
-    assert made('CMD ["vllm", "serve", "m", "--max-num-seqs", "64"]', SEGMENTS, SEQS) is None, "the second change is not the first"
 
 
 ARGUMENTS = {
@@ -103,9 +104,65 @@ def test_a_command_that_was_put_together_says_so_in_a_comment() -> None:
     assert Narrator(Case(runs=(run,)), RULES, "zh").command(run, result).after.splitlines()[0].startswith("# 根据日志打印的参数")
 
 
-def test_a_command_that_cannot_be_read_back_gives_way_to_the_arguments_of_the_log() -> None:
-    odd = Launch("vllm serve m $(cat flags)", {}, {}, "m", Ref("run.sh", 1, ""), 'vllm serve m $(cat "flags')
-    run = server(facts={"model.name": "m"}, flags={"max-num-seqs": 64}, launch=odd)
-    made = command_after(run, [Advice("lower-max-num-seqs", "set", "--max-num-seqs", from_=64, to=5)], RULES.flags)
-    assert made is not None
-    assert (made.after, made.put_together, made.unreadable) == ("vllm serve m --max-num-seqs 5", True, True)
+UNREADABLE = Launch("vllm serve m $(cat flags)", {"--max-num-seqs": 64}, {}, "m", Ref("run.sh", 1, ""), 'vllm serve m $(cat "flags')
+
+
+def test_of_a_command_that_cannot_be_changed_safely_only_the_option_is_told() -> None:
+    run = server(facts={"model.name": "m"}, flags={"max-num-seqs": 64, "port": 1}, launch=UNREADABLE)
+    result = command_after(run, [SEQS], RULES.flags)
+    assert result is not None
+    assert (result.before, result.after, result.only_option, result.put_together) == ("--max-num-seqs 64", "--max-num-seqs 5", True, False)
+    told = Narrator(Case(runs=(run,)), RULES, "en").command(run, result)
+    assert told.after == "# only the option to change: the launch command itself cannot be changed safely here\n--max-num-seqs 5"
+    assert Narrator(Case(runs=(run,)), RULES, "zh").command(run, result).after.startswith("# 仅给出需要改动的选项")
+
+
+@pytest.mark.parametrize(
+    ("text", "advice", "after"),
+    [
+        ('ARGS="--max-num-seqs 64"\nvllm serve m $ARGS --port 1', SEQS, "--max-num-seqs 5"),
+        ('ARGS="--num-gpu-blocks-override 160"\nvllm serve m $ARGS', GONE, ""),
+        ('CMD ["vllm", "serve", "m", "--max-num-seqs", "64"]', SEGMENTS, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        ("llm = LLM(model='m', **{'max_num_seqs': 64})\n)", SEGMENTS, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+    ],
+)
+def test_options_that_stand_elsewhere_are_not_dropped(text: str, advice: Advice, after: str) -> None:
+    result = made(text, advice)
+    assert result is not None
+    assert (result.after, result.only_option) == (after, True)
+
+
+def test_of_a_call_that_cannot_be_changed_the_keyword_is_told() -> None:
+    launch = Launch("LLM(model=m, max_num_seqs=", {"--max-num-seqs": 64}, {}, "m", Ref("a.py", 1, ""), "LLM(model=m, max_num_seqs=")
+    result = command_after(server(launch=launch), [SEQS], RULES.flags)
+    assert result is not None
+    assert (result.before, result.after) == ("max_num_seqs=64", "max_num_seqs=5")
+
+
+COMPOSE = """    image: vllm/vllm-openai:v0.10.2
+    command: --model m --max-num-seqs 64
+    environment:
+"""
+
+
+@pytest.mark.parametrize(
+    ("section", "before", "after"),
+    [
+        ("      HF_TOKEN: hf_x\n", "      HF_TOKEN: ***", '      HF_TOKEN: ***\n      PYTORCH_CUDA_ALLOC_CONF: "expandable_segments:True"'),
+        (
+            "    - HF_TOKEN=hf_x\n    - A=1\n",
+            "    - HF_TOKEN=***\n    - A=1",
+            "    - HF_TOKEN=***\n    - A=1\n    - PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        ),
+        ('    - "PYTORCH_CUDA_ALLOC_CONF=x"\n', '    - "PYTORCH_CUDA_ALLOC_CONF=x"', '    - "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"'),
+        (
+            "    - name: HF_TOKEN\n      value: hf_x\n",
+            "    - name: HF_TOKEN\n      value: ***",
+            '    - name: HF_TOKEN\n      value: ***\n    - name: PYTORCH_CUDA_ALLOC_CONF\n      value: "expandable_segments:True"',
+        ),
+    ],
+)
+def test_a_variable_goes_into_the_section_of_the_container(section: str, before: str, after: str) -> None:
+    result = made(COMPOSE + section, SEGMENTS)
+    assert result is not None
+    assert (result.before, result.after, result.only_option) == ("    environment:\n" + before, "    environment:\n" + after, False)

@@ -50,6 +50,27 @@ DOCKER = """docker run --gpus all -e HF_TOKEN=hf_0123456789 \\
   vllm/vllm-openai:v0.10.2 \\
   --model Qwen/Qwen2.5-7B-Instruct \\
   --max-num-seqs 256"""
+SUBSTITUTED = """    image: vllm/vllm-openai:v0.20.2
+    command:
+      - --model
+      - Qwen/Qwen2.5-7B-Instruct
+      - --gpu-memory-utilization
+      - ${UTIL:-0.92}   # of the card
+"""
+PLAIN = """    image: vllm/vllm-openai:v0.10.2
+    command: --model Qwen/Qwen2.5-7B-Instruct --max-num-seqs 256
+"""
+LITERAL = """    entrypoint: ["python3","-m","vllm.entrypoints.openai.api_server"]
+    command: |
+      --model=Qwen/Qwen2.5-7B-Instruct
+      --max-num-seqs=256
+"""
+NESTED = """    command: ["/bin/bash", "-c"]
+    args: ["exec vllm serve m --max-num-seqs 256"]
+"""
+ESCAPED = """    args: ["-c", "vllm serve m --max-num-seqs 256 --hf-overrides '{\\"a\\": 1}'"]
+"""
+SHELL_IN_DOCKER = "docker run --gpus all vllm/vllm-openai:v0.10.2 bash -c 'vllm serve m --max-num-seqs 256'"
 PYTHON = """llm = LLM(
     model="Qwen/Qwen2.5-7B-Instruct",
     max_num_seqs=256,
@@ -87,6 +108,17 @@ def after(text: str, edit: Edit) -> str | None:
         (KUBERNETES, GONE, ', "--max-num-seqs", "256"', ""),
         (FOLDED, SEQS, "256", "32"),
         (FOLDED, UTIL, "256", "256\n      --gpu-memory-utilization 0.95"),
+        ("vllm serve m --max-num-seqs 8 --max-num-seqs 256", SEQS, "seqs 256", "seqs 32"),
+        ("vllm serve m --max-num-seqs 8 --port 1 --max-num-seqs=256", GONE, " --max-num-seqs 8 --port 1 --max-num-seqs=256", " --port 1"),
+        (SUBSTITUTED, UTIL, "${UTIL:-0.92}", "0.95"),
+        (PLAIN, SEQS, "256", "32"),
+        (LITERAL, SEQS, "=256", "=32"),
+        (LITERAL, UTIL, "=256", "=256\n      --gpu-memory-utilization=0.95"),
+        (NESTED, SEQS, "256", "32"),
+        (NESTED, UTIL, "256", "256 --gpu-memory-utilization 0.95"),
+        (NESTED, SEGMENTS, "exec vllm", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True exec vllm"),
+        (ESCAPED, SEQS, "256", "32"),
+        (SHELL_IN_DOCKER, SEQS, "256", "32"),
         (PYTHON, SEQS, "max_num_seqs=256", "max_num_seqs=32"),
         (PYTHON, UTIL, "max_num_seqs=256", "max_num_seqs=256,\n    gpu_memory_utilization=0.95"),
         (PYTHON, EAGER, "max_num_seqs=256", "max_num_seqs=256,\n    enforce_eager=True"),
@@ -113,6 +145,7 @@ def test_a_variable_has_no_place_in_a_list_of_arguments(text: str) -> None:
         ("args:\n  - --api-key\n  - secret\n  - --model\n  - m", "args:\n  - --api-key\n  - ***\n  - --model\n  - m"),
         ('args: ["--api-key", "secret", "--model", "m"]', 'args: ["--api-key", "***", "--model", "m"]'),
         ("vllm serve m --max-num-seqs 4", "vllm serve m --max-num-seqs 4"),
+        ('args: ["vllm serve m --api-key sk-1 --port 1"]', 'args: ["vllm serve m --api-key *** --port 1"]'),
         ("vllm serve m --api-key $KEY --hf-token 58213", "vllm serve m --api-key $KEY --hf-token ***"),
         ("HFTOKEN=x1 NUM_TOKENS=5 vllm serve m --ssl-keyfile-password 5", "HFTOKEN=*** NUM_TOKENS=5 vllm serve m --ssl-keyfile-password ***"),
         ("LLM(model='m', hf_token='abc', tokenizer='t')", "LLM(model='m', hf_token='***', tokenizer='t')"),

@@ -460,7 +460,8 @@ class SocketQueue(Struct, frozen=True):
 
 class Launch(Struct, frozen=True):
     """A launch command or its equivalent, as flags in vLLM's long spelling (`--max-num-seqs` -> "64"). `text` is the command as it was
-    written, in its own lines and quotes, without a prompt before it; empty where it stands in the middle of other text."""
+    written, in its own lines and quotes, without a prompt before it; empty where it stands in the middle of other text. `variables` is the
+    section of a compose or Kubernetes file that sets the container's environment, as it was written."""
 
     command: str
     flags: dict[str, Scalar]
@@ -468,6 +469,7 @@ class Launch(Struct, frozen=True):
     model: str | None
     ref: Ref
     text: str = ""
+    variables: str = ""
 
 
 class Clock(Struct, frozen=True):

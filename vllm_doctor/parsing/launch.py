@@ -8,7 +8,7 @@ that a word processor improved. Options come out in vLLM's long spelling; secret
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from msgspec import structs
@@ -17,7 +17,7 @@ from ..model.observations import Launch, Ref, Scalar
 from ..ruleset.schema import Flag
 from .launch_args import ASSIGNMENT, Options, arguments, mask_environment, split_words
 from .launch_python import python_calls
-from .launch_yaml import lists
+from .launch_yaml import Part, lists
 
 COMMAND_LINES = 200
 LINE_CHARACTERS = 20_000
@@ -54,12 +54,16 @@ def find(text: str, source: str, first_line: int, flags: Sequence[Flag] = ()) ->
     lines = [_cleaned(line) for line in text.replace("\r\n", "\n").split("\n")]
     options = Options.of(flags)
     exported = _exports(lines)
+    assigned = {**_assigned(lines), **exported}
     found: list[tuple[int, Launch]] = []
     taken: set[int] = set()
-    for start, words, end in islice(lists(lines), LAUNCHES):
-        launch = _from_words(words, options, exported, Ref(source, first_line + start, lines[start].strip()[:400]))
+    for listed in islice(lists(lines), LAUNCHES):
+        start, end = listed.start, listed.end
+        launch = _from_words(listed.words, options, exported, Ref(source, first_line + start, lines[start].strip()[:400]))
         if launch is not None:
-            found.append((start, structs.replace(launch, text="\n".join(lines[start:end]).rstrip())))
+            own = [p for p in listed.parts if _says(p.words, options, launch)] or [Part(start, listed.words, end)]
+            written = "\n".join(lines[own[0].start : own[0].end]).rstrip()
+            found.append((start, structs.replace(launch, text=written, variables=_variables(lines, start, end))))
             taken.update(range(start, end))
     index = tries = 0
     while index < len(lines) and len(found) < LAUNCHES and tries < TRIES:
@@ -68,7 +72,7 @@ def find(text: str, source: str, first_line: int, flags: Sequence[Flag] = ()) ->
             continue
         tries += 1
         command, end = _logical(lines, index)
-        launch = _shell(command, options, exported, Ref(source, first_line + index, lines[index].strip()[:400]))
+        launch = _shell(command, options, exported, Ref(source, first_line + index, lines[index].strip()[:400]), assigned)
         if launch is not None:
             found.append((index, structs.replace(launch, text=_as_written(lines[index:end], command))))
             taken.update(range(index, end))
@@ -123,7 +127,14 @@ def _logical(lines: list[str], index: int) -> tuple[str, int]:
     return " ".join([parts[0].rstrip(), *(part.strip() for part in parts[1:])]).rstrip(), end
 
 
-def _shell(command: str, options: Options, exported: dict[str, str], ref: Ref) -> Launch | None:
+def _says(words: list[str], options: Options, launch: Launch) -> bool:
+    """Does this list by itself give the options of the launch?"""
+    found = _from_words(words, options, {}, launch.ref)
+    return found is not None and found.flags == launch.flags
+
+
+def _shell(command: str, options: Options, exported: dict[str, str], ref: Ref, assigned: Mapping[str, str] = {}) -> Launch | None:
+    """`assigned` are variables of the script, for what the command names by them."""
     container = _CONTAINER.search(command)
     head = _HEAD.search(command)
     if container and (head is None or container.start() < head.start()):
@@ -136,7 +147,7 @@ def _shell(command: str, options: Options, exported: dict[str, str], ref: Ref) -
     if quote and quote in rest:
         rest = rest[: rest.index(quote)]
     before, environment = _leading(command[:start].rstrip("`\"'"))
-    words = split_words(rest)
+    words = split_words(_expanded(rest, assigned))
     dashed = any(word.startswith("-") for word in words)
     if not (before or dashed) or (words and words[0][:1] in "[:({"):
         return None  # prose that mentions the command
@@ -180,6 +191,47 @@ def _container(command: str, options: Options, exported: dict[str, str], ref: Re
     return _from_words(rest, options, {**exported, **environment}, ref, arguments(command)) if rest else None
 
 
+_NAME = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
+_ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)=(\"[^\"]*\"|'[^']*'|[^\s\"'()`]+)\s*(?:#.*)?$")
+
+
+def _assigned(lines: Iterable[str]) -> dict[str, str]:
+    """Variables that a script sets for itself, one on a line: `ARGS="--port 1"`."""
+    return {m[1]: m[2].strip("\"'") for line in lines if len(line) <= 2000 and (m := _ASSIGNED.match(line))}
+
+
+def _expanded(text: str, variables: Mapping[str, str]) -> str:
+    """The text with the values of the variables that are known, once: a value is not looked at again."""
+    if "$" not in text or not variables:
+        return text
+    return _NAME.sub(lambda m: variables.get(m[1] or m[2], m[0]), text)
+
+
+_SECTION = re.compile(r"(\s*)(?:-\s+)?(?:environment|env):\s*$")
+
+
+def _variables(lines: list[str], start: int, end: int) -> str:
+    """The lines of the section with the variables of the container whose list this is: the next one of the same depth, before or behind it."""
+    depth = _depth(lines[start])
+    for step, at in ((1, end), (-1, start - 1)):
+        while 0 <= at < len(lines) and abs(at - start) < COMMAND_LINES and (not lines[at].strip() or _depth(lines[at]) >= depth):
+            section = _SECTION.match(lines[at])
+            if section and _depth(lines[at]) == depth:
+                stop = at + 1
+                while stop < len(lines) and lines[stop].strip() and (_depth(lines[stop]) > depth or lines[stop].startswith(" " * depth + "- ")):
+                    stop += 1
+                return "\n".join(lines[at:stop])
+            if lines[at].lstrip().startswith("- ") and _depth(lines[at]) == depth and step < 0:
+                break  # the container begins here
+            at += step
+    return ""
+
+
+def _depth(line: str) -> int:
+    """Where the key of a line of YAML begins, behind the dash of a list."""
+    return len(line) - len(re.sub(r"^\s*(?:-\s+)?", "", line))
+
+
 def _first(words: list[str], prefixes: tuple[str, ...]) -> int:
     return next((i for i, word in enumerate(words) if word == prefixes[0] or word.startswith(prefixes[1])), len(words))
 
@@ -192,6 +244,9 @@ def _from_words(words: list[str], options: Options, exported: dict[str, str], re
     rest = list(words)
     started = False
     for i, word in enumerate(rest):
+        if i and rest[i - 1] in ("-c", "-lc") and word.startswith("serve "):  # bash -lc "serve ...", as an image's entry point has it
+            rest, started = split_words(word)[1:], True
+            break
         if (re.search(r"(?:^|/)vllm$", word) and rest[i + 1 : i + 2] == ["serve"]) or (
             word == "-m" and rest[i + 1 : i + 2] and "vllm." in rest[i + 1]
         ):

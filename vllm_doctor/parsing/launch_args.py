@@ -132,7 +132,7 @@ class Options(Struct, frozen=True):
         result: dict[str, Scalar] = {}
         for raw, value in values.items():
             name = self.name(raw)
-            shown: Scalar = _scalar(value) if isinstance(value, str) else value
+            shown: Scalar = _scalar(_default(value)) if isinstance(value, str) else value
             if name.startswith("--no-") and shown is True:
                 name, shown = self.name("--" + name[5:]), False
             result[name] = MASK if is_secret(name, shown) else shown
@@ -140,6 +140,12 @@ class Options(Struct, frozen=True):
 
     def _is_switch(self, name: str) -> bool:
         return name in self.switches or bool(_SWITCH.match(name))
+
+
+def _default(text: str) -> str:
+    """What `${UTIL:-0.9}` stands for where nothing sets the variable."""
+    found = re.fullmatch(r"\$\{\w+:?-([^{}$]*)\}", text)
+    return found[1] if found else text
 
 
 def _scalar(text: str) -> Scalar:

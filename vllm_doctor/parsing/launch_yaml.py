@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from .launch_args import split_words
 
@@ -12,10 +13,26 @@ _ITEM = re.compile(r"\s*-\s+(.*)$")
 LIST_LINES = 200
 
 
-def lists(lines: list[str]) -> Iterator[tuple[int, list[str], int]]:
-    """(first line, words, line behind) of each list that vLLM may be started with. A command and its args make one list."""
-    pending: tuple[int, list[str], int] | None = None
-    kinds: set[str] = set()
+class Part(NamedTuple):
+    """One list: its lines from `start` up to `end`, and its words."""
+
+    start: int
+    words: list[str]
+    end: int
+
+
+class Listed(NamedTuple):
+    """A command and its args together, in the order in which a container joins them, and the lists that it is made of."""
+
+    start: int
+    words: list[str]
+    end: int
+    parts: list[Part]
+
+
+def lists(lines: list[str]) -> Iterator[Listed]:
+    """Each list that vLLM may be started with. A command and its args, or an entry point and its command, make one."""
+    pending: dict[str, Part] = {}
     vllm_image = False
     index = 0
     while index < len(lines):
@@ -27,19 +44,27 @@ def lists(lines: list[str]) -> Iterator[tuple[int, list[str], int]]:
         if not key or not words:
             index += 1
             continue
-        near = pending is not None and index - pending[2] < 12 and key[2] not in kinds
-        if pending and near and key[2] == "args":
-            pending = (pending[0], pending[1] + words, end)
-        elif pending and near and key[2] == "command":
-            pending = (pending[0], words + pending[1], end)
-        else:
-            if pending and _is_vllm(pending[1], vllm_image):
-                yield pending
-            pending, kinds = (index, words, end), set()
-        kinds.add(key[2])
+        name = _ORDER[key[2].lower()]
+        near = pending and index - max(p.end for p in pending.values()) < 12 and name not in pending
+        if pending and not (near and set(pending) | {name} in _JOINED):
+            yield from _joined(pending, vllm_image)
+            pending = {}
+        pending[name] = Part(index, words, end)
         index = end
-    if pending and _is_vllm(pending[1], vllm_image):
-        yield pending
+    if pending:
+        yield from _joined(pending, vllm_image)
+
+
+_ORDER = {"entrypoint": "entrypoint", "command": "command", "cmd": "command", "args": "args"}
+_JOINED = ({"entrypoint", "command"}, {"command", "args"})
+"""What a container is started with: compose and Dockerfiles have an entry point and a command, Kubernetes a command and args."""
+
+
+def _joined(parts: dict[str, Part], image: bool) -> Iterator[Listed]:
+    ordered = [parts[name] for name in ("entrypoint", "command", "args") if name in parts]
+    words = [word for part in ordered for word in part.words]
+    if _is_vllm(words, image):
+        yield Listed(min(p.start for p in ordered), words, max(p.end for p in ordered), ordered)
 
 
 def _is_vllm(words: list[str], image: bool) -> bool:
@@ -53,6 +78,8 @@ def _words(lines: list[str], index: int, key: re.Match[str]) -> tuple[list[str],
     indent = len(key[1])
     if value.startswith("["):
         return _flow(lines, index, value)
+    if value.startswith("-"):
+        return _plain(lines, index, value, indent)
     if value and not re.fullmatch(r"[|>][+-]?\d?", value):
         return [], index + 1  # a plain command line: read as shell
     words: list[str] = []
@@ -73,6 +100,15 @@ def _words(lines: list[str], index: int, key: re.Match[str]) -> tuple[list[str],
             words.append(_bare(item[1]))
         else:
             break
+        end += 1
+    return words, end
+
+
+def _plain(lines: list[str], index: int, value: str, indent: int) -> tuple[list[str], int]:
+    """`command: --model m --port 1`: options of the image's own entry point, which may go on in deeper lines."""
+    words, end = split_words(value), index + 1
+    while end < len(lines) and end - index < LIST_LINES and lines[end].strip() and len(lines[end]) - len(lines[end].lstrip()) > indent:
+        words += split_words(lines[end].strip())
         end += 1
     return words, end
 

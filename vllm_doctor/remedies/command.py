@@ -1,7 +1,8 @@
 """The user's own launch command after the first change that has a value, and the difference as a unified diff.
 
-One change, not several: the report says "one change at a time", and what the second one would do depends on the first. Without a command
-but with the arguments that the server printed at start, one is put together from those and marked so. Secrets are masked always.
+One change, not several: the report says "one change at a time", and what the second one would do depends on the first. Of a command that cannot
+be changed for certain only the option that changes is told. Without a command but with the arguments that the server printed at start, one is
+put together from those and marked so. Secrets are masked always.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from ..model.judgement import Advice
 from ..model.observations import Launch, Scalar
 from ..parsing.launch_args import MASK, Options
 from ..ruleset.schema import Flag
-from .rewrite import Edit, masked, rewritten
+from .rewrite import Edit, is_call, masked, rewritten
+from .variables import masked_variables, with_variable
 
 WIDTH = 90
 """A command that was put together goes on one line up to this."""
@@ -30,7 +32,8 @@ LOG_ONLY = frozenset({"model", "model-tag", "dispatch-function", "config", "subp
 
 class Rewritten(Struct, frozen=True):
     """`put_together`: the command is not the user's, but made of the arguments in the log; `left_out` are options whose value the log does
-    not print in a form that can be typed; `unreadable`: there is a command of the user's, but no certain way to write the change into it."""
+    not print in a form that can be typed; `only_option`: there is a command of the user's, but no certain way to write the change into it, so
+    that `before` and `after` are the option alone."""
 
     before: str
     after: str
@@ -38,7 +41,7 @@ class Rewritten(Struct, frozen=True):
     remedy: str
     put_together: bool = False
     left_out: tuple[str, ...] = ()
-    unreadable: bool = False
+    only_option: bool = False
 
 
 def command_after(run: Run, advice: Sequence[Advice], flags: Sequence[Flag]) -> Rewritten | None:
@@ -51,23 +54,47 @@ def command_after(run: Run, advice: Sequence[Advice], flags: Sequence[Flag]) -> 
         return None  # another change in its place would not be the first one of the list
     edit = Edit(item.option, None if item.action == "remove" else text_of(item.to), known[item.option].env)
     if run.launch is not None:
-        own = _changed(run.launch, edit, options, item.remedy)
-        if own is not None:
-            return own
+        return _changed(run.launch, edit, options, item.remedy) or _option(run.launch, edit, item.remedy)
     made, left_out = _put_together(run, options)
     other = _changed(made, edit, options, item.remedy) if made else None
-    return None if other is None else structs.replace(other, put_together=True, left_out=left_out, unreadable=run.launch is not None)
+    return None if other is None else structs.replace(other, put_together=True, left_out=left_out)
+
+
+def _option(launch: Launch, edit: Edit, remedy: str) -> Rewritten:
+    """The option alone, before and after."""
+
+    def typed(value: Scalar | None) -> str:
+        if value is None:
+            return ""
+        if edit.environment:
+            return f"{edit.option}={shlex.quote(text_of(value))}"
+        if is_call(launch.text or launch.command):
+            return f"{edit.option.lstrip('-').replace('-', '_')}={value if isinstance(value, bool) else _keyword(text_of(value))}"
+        return edit.option if value is True or value == "true" else f"{edit.option} {shlex.quote(text_of(value))}"
+
+    given = launch.environment.get(edit.option) if edit.environment else launch.flags.get(edit.option)
+    before, after = typed(given), typed(edit.value)
+    return Rewritten(before, after, _difference(before, after), remedy, only_option=True)
+
+
+def _keyword(value: str) -> str:
+    """A value as Python has it."""
+    return value.capitalize() if value in ("true", "false") else value if re.fullmatch(r"-?\d+(?:\.\d+)?", value) else repr(value)
 
 
 def _changed(launch: Launch, edit: Edit, options: Options, remedy: str) -> Rewritten | None:
-    if not launch.text:
-        return None
-    before = masked(launch.text)
-    after = rewritten(before, edit, options, launch.flags)
-    if after is None or after == before:
-        return None
-    diff = "\n".join(difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm=""))
-    return Rewritten(before, after, diff, remedy)
+    before, after = "", None
+    if launch.text:
+        before = masked(launch.text)
+        after = rewritten(before, edit, options, launch.flags)
+    if after is None and edit.environment and launch.variables:
+        before = masked_variables(launch.variables)
+        after = with_variable(before, edit)
+    return None if after is None or after == before else Rewritten(before, after, _difference(before, after), remedy)
+
+
+def _difference(before: str, after: str) -> str:
+    return "\n".join(difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm=""))
 
 
 def text_of(value: Scalar | None) -> str:

@@ -52,6 +52,9 @@ def masked(text: str) -> str:
     words = _tokens(text)
     if words is None:
         return _KEYWORD.sub(lambda m: f"{m[1]}{m[2]}{m[3]}{MASK}{m[3]}" if is_secret(m[1], m[4]) else m[0], text)
+    inner = _nested(text, words)
+    if inner is not None and inner[2] == text[inner[0] : inner[1]]:
+        return text[: inner[0]] + masked(inner[2]) + text[inner[1] :]
     result = text
     for i in range(len(words) - 1, -1, -1):
         word, before = words[i], words[i - 1].text if i else ""
@@ -64,6 +67,11 @@ def masked(text: str) -> str:
     return result
 
 
+def is_call(text: str) -> bool:
+    """Is this Python, with the options as keywords?"""
+    return _PYTHON.search(text) is not None
+
+
 def rewritten(text: str, edit: Edit, options: Options, flags: dict[str, Scalar]) -> str | None:
     """The command after the edit, or None where it cannot be made for certain. `flags` are the options as they were read from it."""
     if not text or len(text) > CHARACTERS:
@@ -73,15 +81,23 @@ def rewritten(text: str, edit: Edit, options: Options, flags: dict[str, Scalar])
     words = _tokens(text)
     if words is None or len(words) > WORDS:
         return None
+    inner = _nested(text, words)
+    if inner is not None:
+        new = rewritten(inner[2], edit, options, flags)
+        return None if new is None else _put_back(text, inner, new)
     first = _first_option(words, options, flags)
     if first is None:
         return None
     if edit.environment:
-        after = _variable(text, words, first, edit)
-        return after if after is not None and _says(after, options, flags) else None
-    place = next((i for i in range(first, len(words)) if _names(words[i], edit.option, options)), None)
+        set_ = _variable(text, words, first, edit)
+        return set_ if set_ is not None and _says(set_, options, flags) else None
+    places = [i for i in range(first, len(words)) if _names(words[i], edit.option, options)]
+    place = places[-1] if places else None  # of an option that is repeated the last one holds
+    after: str | None = text
     if edit.value is None:
-        after = None if place is None else _removed(text, words, place, edit, options)
+        for one in reversed(places):
+            after = _removed(str(after), words, one, edit, options)
+        after = after if places else None
     elif place is None:
         after = _added(text, words, first, edit)
     else:
@@ -192,6 +208,33 @@ def _first_option(words: Sequence[Word], options: Options, flags: dict[str, Scal
 def _says(text: str, options: Options, flags: dict[str, Scalar]) -> bool:
     words = _tokens(text)
     return words is not None and _first_option(words, options, flags) is not None
+
+
+_NESTED = re.compile(r"\bvllm\s+serve\s|-m\s+vllm\.")
+
+
+def _nested(text: str, words: Sequence[Word]) -> tuple[int, int, str] | None:
+    """(start, end, the command) where the command is one string of its own: `bash -c "vllm serve ..."`. The command as the string gives it; None
+    where there is none, or its escapes cannot be undone."""
+    found = [w for w in words if w.quote and _NESTED.search(w.text)]
+    if len(found) != 1:
+        return None
+    start, end = found[0].start + 1, found[0].end - 1
+    raw = text[start:end]
+    if found[0].quote == "'" or "\\" not in re.sub(r"\\[ \t]*\r?\n", "", raw):
+        return start, end, raw
+    try:
+        return start, end, str(json.loads(f'"{raw}"'))
+    except ValueError:
+        return None
+
+
+def _put_back(text: str, place: tuple[int, int, str], new: str) -> str | None:
+    """The text with the command in the string replaced; None where its quotes cannot hold it."""
+    start, end, old = place
+    if text[start:end] != old:
+        return text[:start] + json.dumps(new, ensure_ascii=False)[1:-1] + text[end:]
+    return None if text[start - 1] in new else text[:start] + new + text[end:]
 
 
 # -- edits

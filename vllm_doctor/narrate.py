@@ -127,7 +127,7 @@ class Narrator:
             kind=remedy.kind,
             change=change,
             effect=advice.effect,
-            risk=self.fill(remedy.risk, advice.values),
+            risk=self._("; ").join([self.fill(remedy.risk, advice.values), *self.doubt(advice)]),
             verify=self._("; ").join([self.fill(remedy.verify, advice.values), *self.expected(advice, run)]),
             sources=tuple(remedy.sources),
         )
@@ -154,6 +154,16 @@ class Narrator:
         ends = after if isinstance(after, list) else [after]
         figures = " – ".join(dict.fromkeys(format_value(round(n, -len(str(int(n))) + 3), "tokens", self.language) for n in ends))
         return [self._("the log should then say about {tokens} of KV cache").format(tokens=figures)]
+
+    def doubt(self, advice: Advice) -> list[str]:
+        """What speaks against a change that does not cure a failed start for sure."""
+        if advice.outlook == "may-start":
+            return [self._("by the expected sizes the server then starts, at their cautious end it does not")]
+        return (
+            [self._("alone it does not let the server start: it comes nearest, and needs another change besides")]
+            if advice.outlook == "fails"
+            else []
+        )
 
     def run(self, run: Run) -> out.RunReport:
         own = generation(run)

@@ -251,7 +251,7 @@ def test_the_value_in_force_is_the_one_that_the_log_states() -> None:
 
 
 def test_an_effect_is_measured_where_the_log_states_both_ends() -> None:
-    event: dict[str, Scalar] = {"needed": 4 * GIB, "available": GIB, "max_model_len": 32768, "estimated_length": 8190}
+    event: dict[str, Scalar] = {"needed": 4 * GIB, "available": GIB, "max_model_len": 32768, "estimated_length": 7936}
     told = {
         e.quantity: e
         for e in advised("startup-kv-too-small", facts={"device.type": "cuda"}, events={"startup.kv_below_max_len": event})[
@@ -259,6 +259,9 @@ def test_an_effect_is_measured_where_the_log_states_both_ends() -> None:
         ].effect
     }
     assert (told["request.max_length"].before, told["request.max_length"].after, told["request.max_length"].basis) == (32768, 7936, "measured")
+    event["estimated_length"] = 8190  # rounded down to what people type, it is no figure of the log's
+    rounded = advised("startup-kv-too-small", facts={"device.type": "cuda"}, events={"startup.kv_below_max_len": event})["lower-max-model-len"]
+    assert [(e.after, e.basis) for e in rounded.effect if e.quantity == "request.max_length"] == [(7936, "model")]
     forced: dict[str, Scalar] = {"kv_cache.tokens": 5120, "config.num-gpu-blocks-override": 160, "kv_cache.blocks_by_budget": 16384}
     found = advised("kv-cache-exhaustion", facts={**CARD, **forced}, flags={"num-gpu-blocks-override": 160})["remove-blocks-override"].effect
     assert [(e.quantity, e.basis) for e in found][:2] == [("kv_cache.tokens", "measured"), ("requests.fit.max_model_len", "model")]

@@ -143,3 +143,63 @@ def test_a_shortage_that_the_server_does_not_explain_may_be_a_second_start() -> 
 
 def test_notes_of_options_are_for_users() -> None:
     assert [f.name for f in RULES.flags if "advise" in f.notes.lower() or "推荐它" in f.words("zh").notes] == []
+
+
+FAILED: dict[str, Scalar] = {
+    "device.type": "cuda", "memory.total": 24 * GIB, "memory.utilization": 0.9, "memory.weights": 14 * GIB, "memory.activation": 2 * GIB,
+    "memory.non_torch": GIB // 10, "model.name": "Qwen/Qwen2.5-7B-Instruct", "config.max-model-len": 131_072,
+}  # fmt: skip
+NEED = 131_072 * 56 * 1024
+
+
+@pytest.mark.parametrize(
+    ("share", "fp8", "outlook"),
+    [(0.45, False, None), (0.49, False, None), (0.5, True, "may-start"), (0.51, True, "starts")],
+)
+def test_twice_the_tokens_are_advised_only_where_they_are_enough(share: float, fp8: bool, outlook: str | None) -> None:
+    event: dict[str, Scalar] = {"needed": NEED, "available": int(share * NEED), "max_model_len": 131_072}
+    run = server("0.14.1", facts={**FAILED, "memory.kv_cache": int(share * NEED)}, events={"startup.kv_below_max_len": event})
+    found = advised(run, "startup-kv-too-small")
+    assert ("fp8-kv-cache" in found) is fp8
+    if fp8:
+        assert found["fp8-kv-cache"].outlook == outlook
+    assert found["lower-max-model-len"].outlook == "starts"
+
+
+def test_what_starts_the_server_only_as_expected_says_so_in_its_risk() -> None:
+    from vllm_doctor.narrate import Narrator
+
+    case, _ = case_of(server())
+    for language, maybe, nearest in (("en", "at their cautious end it does not", "needs another change besides"), ("zh", "保守估计", "配合其他改动")):
+        narrator = Narrator(case, RULES, language)
+        told = [narrator.doubt(Advice("x", outlook=o)) for o in ("starts", "may-start", "fails", None)]
+        assert [len(t) for t in told] == [0, 1, 1, 0]
+        assert maybe in told[1][0]
+        assert nearest in told[2][0]
+
+
+def test_a_start_that_no_change_cures_is_told_what_comes_nearest() -> None:
+    nothing: dict[str, dict[str, Scalar]] = {"startup.no_kv_memory": {}}
+    facts = {**FAILED, "memory.kv_cache": -9 * GIB, "memory.utilization": 0.95, "memory.weights": 10 * GIB}
+    found = advised(server("0.14.1", facts=facts, events=nothing), "startup-kv-too-small")
+    assert found
+    assert {a.outlook for a in found.values()} <= {"starts", "may-start", None} or {a.outlook for a in found.values()} == {"fails"}
+
+
+def test_a_start_that_never_had_a_pool_had_no_tokens_in_it() -> None:
+    nothing: dict[str, dict[str, Scalar]] = {"startup.no_kv_memory": {}}
+    facts = {**FAILED, "memory.kv_cache": -GIB // 2, "config.max-model-len": 4096}
+    found = advised(server("0.14.1", facts=facts, events=nothing), "startup-kv-too-small")
+    pools = [(e.before, e.after) for a in found.values() for e in a.effect if e.quantity == "kv_cache.tokens"]
+    assert pools
+    assert {before for before, _ in pools} == {None}
+    assert all(after for _, after in pools)
+
+
+def test_a_figure_that_is_not_known_has_no_basis() -> None:
+    from vllm_doctor.model.report import Effect
+    from vllm_doctor.reports.words import Words
+
+    words = Words("en")
+    assert words.effect(Effect("kv_cache.tokens", "tokens", 1000, None, "model")) == "KV cache: now 1,000 tokens, after the change not known"
+    assert words.effect(Effect("kv_cache.tokens", "tokens", 1000, 2000, "model")) == "KV cache: 1,000 tokens → 2,000 tokens (calculated)"

@@ -13,6 +13,10 @@ from .report import Direction, Effect, Role, Severity, Status, Weight
 Outcome = Literal["confirmed", "likely", "possible", "ruled_out", "not_indicated", "not_checked"]
 
 
+Outlook = Literal["starts", "may-start", "fails"]
+"""Of a start that failed, after a change: at the cautious end of what is known, only as expected, or not."""
+
+
 class Held(Struct, frozen=True):
     """An evidence item that is true. `rule` is its place in the cause (`for[0]`), `values` what its condition and its text refer to."""
 
@@ -52,7 +56,7 @@ class Judgement(Struct, frozen=True):
 
 class Advice(Struct, frozen=True):
     """One remedy as it fits this case. `to` None with action `set` means that the value could not be computed; `to` without an action is the
-    value of something that is no option of the server (the max_tokens of clients)."""
+    value of something that is no option of the server (the max_tokens of clients). `outlook` is known where a start failed."""
 
     remedy: str
     action: Literal["set", "remove"] | None = None
@@ -61,3 +65,4 @@ class Advice(Struct, frozen=True):
     to: Scalar | None = None
     values: dict[str, Value] = field(default_factory=dict)
     effect: tuple[Effect, ...] = ()
+    outlook: Outlook | None = None

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from ..diagnosis.judge import applies, holds
 from ..model.case import Case, Known, Run, Unknown, Value
-from ..model.judgement import Advice, Judgement
+from ..model.judgement import Advice, Judgement, Outlook
 from ..model.observations import Scalar
-from ..model.report import Effect
 from ..ruleset.conditions import comparisons, parse, signals_in
 from ..ruleset.schema import Cause, Flag, NotRemedyRule, Remedy, RuleSet
 from ..signals.evaluate import Evaluator
@@ -20,12 +19,14 @@ from .conditions import CONDITIONS
 from .figures import Figures, look
 from .moves import Move, Solved
 from .options import accepts, clashes, in_force, present, same, switched_on, usable
+from .outcome import FAILED_START, outlook
 from .simulate import simulate
 from .solvers import SOLVERS
 
 
 def advise(case: Case, finding: Judgement, rules: RuleSet, evaluator: Evaluator) -> list[Advice]:
-    """The remedies of a finding that can be used here, in the cause's order."""
+    """The remedies of a finding that can be used here, in the cause's order. What does not cure a start that failed is left out, but for all of
+    it where nothing else is known to help: then it is told as what comes nearest."""
     run = next(r for r in case.runs if r.id == finding.run)
     cause = next(c for c in rules.causes if c.id == finding.cause)
     remedies = {r.id: r for r in rules.remedies}
@@ -35,7 +36,8 @@ def advise(case: Case, finding: Judgement, rules: RuleSet, evaluator: Evaluator)
         advice = _fit(remedies[name], case, run, finding, flags, evaluator)
         if advice is not None:
             result.append(advice)
-    return result
+    helpful = [a for a in result if a.outlook != "fails"]
+    return helpful or result
 
 
 def not_helpful(case: Case, finding: Judgement, rules: RuleSet, evaluator: Evaluator) -> list[tuple[NotRemedyRule, dict[str, Value]]]:
@@ -85,8 +87,10 @@ def _fit(remedy: Remedy, case: Case, run: Run, finding: Judgement, flags: Mappin
     if change.action == "remove":
         if not switched_on(given):
             return None
-        effect = simulate(case, run, finding, [Move(flag.name, from_=given, remove=True)], evaluator)
-        return Advice(remedy.id, "remove", flag.name, from_=given, values=values, effect=effect)
+        moves = [Move(flag.name, from_=given, remove=True)]
+        effect = simulate(case, run, finding, moves, evaluator)
+        then = _outlook(finding, moves, look(case, run, finding, evaluator))
+        return Advice(remedy.id, "remove", flag.name, from_=given, values=values, effect=effect, outlook=then)
     to: Scalar | None = change.to
     if remedy.solve:
         solved = SOLVERS[remedy.solve](case, run, finding, evaluator)
@@ -96,24 +100,15 @@ def _fit(remedy: Remedy, case: Case, run: Run, finding: Judgement, flags: Mappin
     before = in_force(flag, run)
     if (to is not None and before is not None and same(before, to)) or not accepts(flag, to, run) or clashes(flag, to, run, flags):
         return None
-    effect = simulate(case, run, finding, [Move(flag.name, to, before)], evaluator) if to is not None else ()
-    if not _enough(finding, effect, look(case, run, finding, evaluator)):
-        return None
-    return Advice(remedy.id, "set", flag.name, from_=before, to=to, values=values, effect=effect)
+    moves = [Move(flag.name, to, before)] if to is not None else []
+    effect = simulate(case, run, finding, moves, evaluator) if moves else ()
+    then = _outlook(finding, moves, look(case, run, finding, evaluator)) if moves else None
+    return Advice(remedy.id, "set", flag.name, from_=before, to=to, values=values, effect=effect, outlook=then)
 
 
-def _enough(finding: Judgement, effect: Sequence[Effect], f: Figures) -> bool:
-    """Could the server start after the change, as far as is known? What leaves the pool below one request of the full length does not cure a
-    start that failed for it."""
-    pools = [e.after for e in effect if e.quantity == "kv_cache.tokens"]
-    if finding.cause != "startup-kv-too-small" or not pools or pools[0] is None or f.max_len is None:
-        return True
-    most = pools[0][-1] if isinstance(pools[0], list) else pools[0]
-    return most >= ENOUGH * f.max_len
-
-
-ENOUGH = 0.97
-"""Of the full length: predicted pools are rounded to three figures, and no estimate is better than that."""
+def _outlook(finding: Judgement, moves: Sequence[Move], f: Figures) -> Outlook | None:
+    """Would the server start after the change, where it failed to?"""
+    return outlook(f, moves) if finding.cause in FAILED_START else None
 
 
 def _without_option(remedy: Remedy, case: Case, run: Run, finding: Judgement, values: dict[str, Value], evaluator: Evaluator) -> Advice | None:
@@ -124,8 +119,10 @@ def _without_option(remedy: Remedy, case: Case, run: Run, finding: Judgement, va
     if solved is None:
         return None
     to = _plain(solved)
-    effect = simulate(case, run, finding, [Move(remedy.lever, to)], evaluator) if to is not None else ()
-    return Advice(remedy.id, to=to, values=values, effect=effect)
+    moves = [Move(remedy.lever, to)] if to is not None else []
+    effect = simulate(case, run, finding, moves, evaluator) if moves else ()
+    then = _outlook(finding, moves, look(case, run, finding, evaluator)) if moves else None
+    return Advice(remedy.id, to=to, values=values, effect=effect, outlook=then)
 
 
 def _plain(solved: Solved) -> Scalar | None:

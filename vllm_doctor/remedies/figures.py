@@ -5,12 +5,16 @@ Bytes are per GPU. Memory comes from the ledger: what the log prints is taken as
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct, field
 
 from ..capacity.defaults import limits_of
+from ..capacity.kv import kv_bytes_per_token
 from ..capacity.ledger import Ledger, graphs_subtracted, ledger
+from ..capacity.names import find_gpu
 from ..capacity.observed import lengths as lengths_of
-from ..capacity.observed import model_name, option, total_bytes, whole
+from ..capacity.observed import model_name, model_of, option, positive, total_bytes, whole
 from ..model.case import Case, Known, Run, Window
 from ..model.figures import figure
 from ..model.judgement import Judgement
@@ -18,7 +22,7 @@ from ..ruleset.load import load_knowledge
 from ..ruleset.schema import Model
 from ..signals.evaluate import Evaluator
 from ..signals.windows import windows
-from ..versions import generation, parse
+from ..versions import generation, parse, satisfies
 from .servers import Server, servers_of
 
 GIB = float(2**30)
@@ -28,10 +32,13 @@ GRAPHS_COUNTED_SINCE = "0.20.0"
 class Figures(Struct, frozen=True):
     """One engine of one run. `lengths` are tokens per request, by `p50` and `p95`; `outputs` the part of them that was generated.
 
+    `total_least` is the least that cards of this kind have, where only a table says how much that is; `kv_tokens_least` the fewest tokens behind
+    sizes that are printed to 0.01 GiB, where no line counts them.
     `present`: the most requests that ran and waited at the same time. `held`: tokens that a running request held on average while others
     waited. `least_running` ran while others waited. `itl_p99` and `step` are seconds; `chunk` is what one prompt may take of a step.
     `fixed_pool`: the number of blocks was forced, `pool_by_budget` the tokens that there would have been otherwise. `kv_rest` is what was left
-    for the pool, zero and below where the start failed for it; `no_pool` says that it failed, however much was left. `graphs_charged` is what
+    for the pool, zero and below where the start failed for it; `no_pool` says that it failed, however much was left, `never_pool` that the
+    start ended before a pool was sized. `graphs_charged` is what
     the budget was charged for graphs; `headroom` what nothing claims. `cpu_space` is the pool of the CPU backend in GiB, `model_len` the longest
     length that the model allows, `longest_stated` the longest that vLLM says would fit. `servers` is what the memory model takes this server
     for: more than one where the version is not known, none where the shape or the card is not."""
@@ -39,6 +46,7 @@ class Figures(Struct, frozen=True):
     engine: str | None = None
     device: str = "cuda"
     total: float | None = None
+    total_least: float | None = None
     utilization: float | None = None
     weights: float | None = None
     activation: float | None = None
@@ -50,6 +58,7 @@ class Figures(Struct, frozen=True):
     kv_bytes: float | None = None
     kv_rest: float | None = None
     kv_tokens: float | None = None
+    kv_tokens_least: float | None = None
     bytes_per_token: float | None = None
     block_size: float | None = None
     max_len: float | None = None
@@ -62,6 +71,7 @@ class Figures(Struct, frozen=True):
     outputs: dict[str, float] = field(default_factory=dict)
     fixed_pool: bool = False
     no_pool: bool = False
+    never_pool: bool = False
     pool_by_budget: float | None = None
     reserve: float | None = 0.0
     host: float | None = None
@@ -115,7 +125,7 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
 
     def value(name: str, window: Window | None = None) -> float | None:
         found = evaluator.value(name, run, engine, window or finding.window)
-        return found.value if isinstance(found, Known) and abs(found.value) != float("inf") else None
+        return found.value if isinstance(found, Known) and math.isfinite(found.value) else None
 
     def overall(name: str) -> float | None:
         return next((v for w in wholes if (v := value(name, w)) is not None), value(name))
@@ -134,7 +144,10 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
     refusal = _refusal(run)
     if refusal is not None:
         each, pool, tokens = each or refusal[0], refusal[1] if pool is None else pool, tokens or refusal[2]
+    if each is None or each <= 0:
+        each = _by_shape(run, shape if isinstance(shape, Model) else None)
     rest = pool
+    total = part("total") or total_bytes(run, case, load_knowledge() if case.gpus else None)
     graphs, counted = part("graphs"), graphs_counted(run)
     estimated = run.fact("memory.graphs_estimated")
     fixed = _forced(run)
@@ -146,7 +159,8 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
     return Figures(
         engine=generation(run),
         device=run.text("device.type") or "cuda",
-        total=part("total") or total_bytes(run, case, load_knowledge() if case.gpus else None),
+        total=total,
+        total_least=None if total is None or total_bytes(run, case) is not None else _least_of_kind(case),
         utilization=_first_of(value("memory.utilization_in_force"), _stated(run, "startup.free_below_budget.utilization")),
         weights=part("weights"),
         activation=None if lumped else part("activation"),
@@ -158,10 +172,12 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
         kv_bytes=pool if pool is not None and pool > 0 else None,
         kv_rest=None if rest is None else float(rest),
         no_pool=bool(run.events_of("startup.no_kv_memory")),
+        never_pool=not tokens and not run.events_of("startup.complete") and (finding.cause in NO_POOL or bool(run.events_of("startup.no_kv_memory"))),
         kv_tokens=tokens,
+        kv_tokens_least=refusal[3] if refusal is not None and tokens == refusal[2] else None,
         bytes_per_token=each,
         block_size=value("kv_cache.block_size") or whole(option(run, "block-size")),
-        max_len=_first_of(value("model.max_len"), _stated(run, "startup.kv_below_max_len.max_model_len")),
+        max_len=_first_of(_positive(value("model.max_len")), _stated(run, "startup.kv_below_max_len.max_model_len"), _length_of(servers, run, shape)),
         longest_stated=_first_of(*(_stated(run, f"startup.kv_below_max_len.{n}") for n in ("estimated_length", "capacity"))),
         model_len=_stated(run, "startup.length_above_model.derived"),
         slots=_first_of(value("scheduler.max_num_seqs"), _filled_in(servers, "max_num_seqs", overall("requests.running.max"))),
@@ -191,6 +207,46 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
     )
 
 
+NO_POOL = {"profile-oom", "startup-weights-too-large", "startup-free-memory-taken"}
+"""Causes that end a start before the KV cache is sized."""
+
+
+def _positive(value: float | None) -> float | None:
+    return value if value is not None and value > 0 else None
+
+
+def _model(run: Run, shape: object) -> Model | None:
+    return shape if isinstance(shape, Model) else model_of(run, load_knowledge())[0] if model_name(run) else None
+
+
+def _length_of(servers: tuple[Server, ...], run: Run, shape: object) -> float | None:
+    """The model's own length, which a start takes that was not told another; None where the model is not known, or the start may choose."""
+    stated = option(run, "max-model-len")
+    if stated is not None and (str(stated).strip().lower() == "auto" or satisfies(run.version, ">=0.14") is True):
+        return None
+    model = servers[0].setup.model if servers else _model(run, shape)
+    return float(model.max_position_embeddings) if model is not None and model.max_position_embeddings else None
+
+
+def _by_shape(run: Run, shape: Model | None) -> float | None:
+    """Bytes that a token takes on each GPU by the model's shape, where nothing is printed and the card need not be known for it."""
+    model = _model(run, shape)
+    if model is None:
+        return None
+    ways = {name: positive(option(run, name.replace("_", "-"))) or 1 for name in WAYS}
+    types = {name: str(option(run, name.replace("_", "-")) or "auto") for name in ("kv_cache_dtype", "dtype")}
+    return kv_bytes_per_token(model, version=run.version, **types, **ways) or None  # type: ignore[arg-type]
+
+
+WAYS = ("tensor_parallel_size", "pipeline_parallel_size", "decode_context_parallel_size")
+
+
+def _least_of_kind(case: Case) -> float | None:
+    """The least that CUDA was seen to report of the cards in a dump, in bytes."""
+    found = [m.gpu for g in case.gpus if g.name and (m := find_gpu(g.name, load_knowledge())).gpu]
+    return min((min(g.visible_gib) * GIB for g in found if g.visible_gib), default=None)
+
+
 def _servers(run: Run, case: Case, shape: Model | None) -> tuple[Server, ...]:
     """The tables of models and cards are read only where a model has a name, or a shape was given."""
     return servers_of(run, case, load_knowledge(), shape) if shape is not None or model_name(run) else ()
@@ -207,15 +263,20 @@ def _first_of(*values: float | None) -> float | None:
     return next((v for v in values if v is not None), None)
 
 
-def _refusal(run: Run) -> tuple[float, int, int] | None:
-    """(bytes per token, bytes of the pool, tokens in it) by the refusal to start with a length that does not fit: what one request of it needs,
-    what there is, and the longest that vLLM reckons with."""
+PRINTED_GIB = 0.005 * GIB
+"""vLLM prints sizes to 0.01 GiB."""
+
+
+def _refusal(run: Run) -> tuple[float, int, int, float | None] | None:
+    """(bytes per token, bytes of the pool, tokens in it, the fewest where they are not stated) by the refusal to start with a length that does
+    not fit: what one request of it needs, what there is, and the longest that vLLM reckons with."""
     for event in run.events_of("startup.kv_below_max_len"):
         need, have, length, longest = (
             figure(event.values.get(f"startup.kv_below_max_len.{n}")) for n in ("needed", "available", "max_model_len", "estimated_length")
         )
         if need and have and length and need > 0 and have > 0 and length > 0:
-            return need / length, int(have), int(longest or have * length / need)
+            least = None if longest else max(0.0, have - PRINTED_GIB) * length / (need + PRINTED_GIB)
+            return need / length, int(have), int(longest or have * length / need), least
     return None
 
 

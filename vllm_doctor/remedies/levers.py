@@ -37,9 +37,10 @@ def with_pool(f: Figures, more: float) -> Figures:
     model knows the server it has moved the pool already."""
     if f.fixed_pool or f.servers:
         return f
-    if f.kv_bytes is None or f.bytes_per_token is None:
+    own = f.kv_bytes if f.kv_bytes is not None else f.kv_rest  # what a failed start lacked is made up for first
+    if own is None or f.bytes_per_token is None:
         return structs.replace(f, kv_tokens=None, kv_bytes=None)
-    size = max(0.0, f.kv_bytes + more)
+    size = max(0.0, own + more)
     return structs.replace(f, kv_bytes=size, kv_tokens=size / f.bytes_per_token)
 
 
@@ -93,7 +94,8 @@ def _token_budget(f: Figures, m: Move) -> Pair:
     if f.activation is not None:
         low, high = with_pool(low, freed / 2 if freed > 0 else freed), with_pool(high, freed if freed > 0 else freed / 2)
     if f.oom_requested is not None:
-        low = structs.replace(low, oom_requested=f.oom_requested * (1 + ratio) / 2)
+        half = ratio if f.never_pool else (1 + ratio) / 2  # a profile run computes exactly so many tokens; of a load some steps stay as they are
+        low = structs.replace(low, oom_requested=f.oom_requested * half)
         high = structs.replace(high, oom_requested=f.oom_requested * ratio)
     return structs.replace(low, budget=to), structs.replace(high, budget=to)
 

@@ -59,7 +59,7 @@ def in_force(flag: Flag, run: Run) -> Scalar | None:
     """The value that holds: as given, as the server printed it, or this version's default where there is only one it can be."""
     given = present(flag, run)
     if given is not None:
-        return given
+        return None if str(given).strip().lower() == "nan" else given
     for name in (f"config.{flag.name.lstrip('-')}", *([STATED[flag.name]] if flag.name in STATED else [])):
         printed = run.fact(name)
         if printed is not None:

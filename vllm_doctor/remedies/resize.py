@@ -46,14 +46,24 @@ def resized(f: Figures, moves: Sequence[Move]) -> Resized | None:
 
 def through_model(f: Figures, moves: Sequence[Move]) -> Resized:
     """As `resized`, of a server that the model knows. Without changes: what the model expects of what was not measured."""
+    found = _ends(f, moves)
+    ordered = sorted(found, key=lambda r: (r[0].kv_tokens if r[0].kv_tokens is not None else -math.inf, r[0].headroom or 0.0))
+    rough = any(bad > ROUGH_SHARE * all_ for _, bad, all_ in found if all_)
+    return Resized(ordered[0][0], ordered[-1][0], rough)
+
+
+def moved_ends(f: Figures, moves: Sequence[Move]) -> list[Figures]:
+    """The figures after the changes at the low, the expected and the high end of the model, for each of the servers."""
+    return [figures for figures, _, _ in _ends(f, moves)]
+
+
+def _ends(f: Figures, moves: Sequence[Move]) -> list[tuple[Figures, float, float]]:
     found: list[tuple[Figures, float, float]] = []
     for server in f.servers:
         changed = after(server, tuple(moves))
         before_, after_ = sized(server), sized(changed)
         found += [_moved(f, server, changed, before_, after_, end) for end in (0, 1, 2)]
-    ordered = sorted(found, key=lambda r: (r[0].kv_tokens if r[0].kv_tokens is not None else -math.inf, r[0].headroom or 0.0))
-    rough = any(bad > ROUGH_SHARE * all_ for _, bad, all_ in found if all_)
-    return Resized(ordered[0][0], ordered[-1][0], rough)
+    return found
 
 
 def _moved(f: Figures, server: Server, changed: Server, b: Sized, a: Sized, end: int) -> tuple[Figures, float, float]:
@@ -71,15 +81,24 @@ def _moved(f: Figures, server: Server, changed: Server, b: Sized, a: Sized, end:
             shift[part] = is_ - was if own is None or not was else own * (is_ / was - 1)
     charge = sum(shift[p] for p in PARTS if p != "graphs") + _graphs_charged(f, a, end, shift) - _graphs_charged(f, b, end, None)
     pool = _pool(f, server, b, end)
+    beyond = 0.0  # what a part that was not measured cannot free, however much the model expects of it
     if changed.setup.kv_cache_memory_bytes is not None:
         new: float | None = float(changed.setup.kv_cache_memory_bytes)
     elif server.setup.kv_cache_memory_bytes is not None:
         new = _by_budget(f, a, end)  # the budget decides again
+    elif f.kv_rest is None and not f.kv_tokens and not f.no_pool and not server.setup.kv_cache_memory_bytes:
+        new = _by_budget(f, a, end, shift)  # nothing is known of the pool but what the model expects
     else:
         more = a.budget.budget - b.budget.budget - charge - (changed.frontend_bytes - server.frontend_bytes)
         new = None if pool is None else pool + more
+        if new is not None and pool is not None and new > pool:
+            most = max(pool, _most(f, b, a, pool, shift))
+            beyond = max(0.0, new - most)
+            new = min(new, most)
     tokens = _tokens(f, server, changed, pool, new)
-    gone = sum(shift.values()) + (0.0 if new is None or pool is None else new - pool)
+    gone = sum(shift.values()) + (0.0 if new is None or pool is None else new - pool) + beyond
+    if f.never_pool:
+        gone = shift["weights"] + shift["non_torch"]  # no pool had been made that could take what comes free
     was, is_ = b.budget.kv_bytes_per_token, a.budget.kv_bytes_per_token
     each = None if f.bytes_per_token is None or not was else f.bytes_per_token * (is_ / was)
     moved = structs.replace(
@@ -102,6 +121,18 @@ def _moved(f: Figures, server: Server, changed: Server, b: Sized, a: Sized, end:
         sum(abs(v) for p, v in shift.items() if p in ROUGH - known),
         sum(abs(v) for v in shift.values()) + abs(a.budget.budget - b.budget.budget),
     )
+
+
+def _most(f: Figures, b: Sized, a: Sized, pool: float, shift: dict[Part, float]) -> float:
+    """What the budget can leave at most after the change: all but the parts that were measured, as they then are, and the least that the model
+    gives to the others. Where the budget before had no room for those least sizes, they are as much smaller."""
+    measured: dict[Part, float | None] = {"weights": f.weights, "activation": f.activation, "non_torch": f.non_torch, "graphs": f.graphs_charged}
+    own = [p for p in PARTS if p in b.charged and measured[p] is not None]
+    spent = sum(measured[p] or 0.0 for p in own)
+    least = sum(b.parts[p][0] for p in PARTS if p in b.charged and p not in own)
+    scale = min(1.0, max(0.0, b.budget.budget - spent - pool) / least) if least else 1.0
+    taken = sum(max(0.0, (measured[p] or 0.0) + (shift[p] if p != "graphs" else 0.0)) for p in own if p in a.charged)
+    return a.budget.budget - taken - scale * sum(a.parts[p][0] for p in PARTS if p in a.charged and p not in own)
 
 
 def _graphs_charged(f: Figures, s: Sized, end: int, shift: dict[Part, float] | None) -> float:
@@ -129,14 +160,15 @@ def _pool(f: Figures, server: Server, b: Sized, end: int) -> float | None:
     return min(rest, 0.0) if f.no_pool else rest
 
 
-def _by_budget(f: Figures, s: Sized, end: int) -> float:
-    """What the budget leaves by the model, with the measured parts as they are."""
-    measured: dict[str, float | None] = {"weights": f.weights, "activation": f.activation, "non_torch": f.non_torch, "graphs": f.graphs_charged}
+def _by_budget(f: Figures, s: Sized, end: int, shift: dict[Part, float] | None = None) -> float:
+    """What the budget leaves by the model, with the measured parts as they are, or as they are after the change."""
+    measured: dict[Part, float | None] = {"weights": f.weights, "activation": f.activation, "non_torch": f.non_torch, "graphs": f.graphs_charged}
     taken = 0.0
     for part in PARTS:
         if part in s.charged:
             own = measured[part]
-            taken += s.parts[part][2 - end] if own is None else own
+            moved = 0.0 if shift is None or part == "graphs" else shift[part]
+            taken += s.parts[part][2 - end] if own is None else max(0.0, own + moved)
     return s.budget.budget - taken
 
 
@@ -193,13 +225,20 @@ def usual(f: Figures) -> float | None:
     return max((x for x in (f.held, f.lengths.get("p50")) if x), default=None)
 
 
-def fit(f: Figures, tokens: float | None) -> float | None:
-    """Requests of a length that run at once: whole blocks of the pool, and no more than there are slots. Below one, the share that fits."""
+def held(f: Figures, tokens: float | None) -> float | None:
+    """Requests of a length that the pool has blocks for, with its fraction."""
     if not f.kv_tokens or not tokens or f.kv_tokens <= 0 or tokens <= 0:
         return None
-    held = grouped_fit(f, tokens)
-    if held is None:
-        held = whole_requests(f.kv_tokens, tokens, f.block_size)
+    found = grouped_fit(f, tokens)
+    return whole_requests(f.kv_tokens, tokens, f.block_size) if found is None else found
+
+
+def fit(f: Figures, tokens: float | None) -> float | None:
+    """Requests of a length that run at once: whole blocks of the pool, and no more than there are slots. Below one, the share that fits: never
+    one where it is a little less."""
+    found = held(f, tokens)
+    if found is None:
+        return None
     if f.slots:
-        held = min(held, f.slots)
-    return float(math.floor(held)) if held >= 1 else round(held, 2)
+        found = min(found, f.slots)
+    return float(math.floor(found)) if found >= 1 else min(0.99, round(found, 2))

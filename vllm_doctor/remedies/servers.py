@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct, structs
 
@@ -104,14 +104,6 @@ def starts(server: Server) -> bool:
     extra = draft_bytes(server.setup) + lora_bytes(server)
     weights = weight_bytes(server.setup) + extra
     return size(structs.replace(server.setup, known={"weights": round(weights)})).starts
-
-
-def first_that_starts(servers: Sequence[Server], lever: str, candidates: Iterable[float]) -> float | None:
-    """The first value of an option with which every one of the servers starts; None where none does, or where one starts as it is: then the model
-    does not see what failed, and has no answer."""
-    if not servers or any(starts(s) for s in servers):
-        return None
-    return next((c for c in candidates if all(starts(after(s, (Move(lever, c),))) for s in servers)), None)
 
 
 def draft_bytes(setup: Setup) -> float:

@@ -50,6 +50,8 @@ def effects(before: Figures, changes: Sequence[Move]) -> tuple[Effect, ...]:
             low, high = lever(low, move)[0], lever(high, move)[1]
             rough = rough or (modelled is None and move.lever in ROUGH)
     now, worse, better = expected(before), quantities(low), quantities(high)
+    if before.never_pool and changes:
+        now = {name: value for name, value in now.items() if name not in OF_THE_POOL}
     result = []
     for name, quantity in QUANTITIES.items():
         a, ends = now.get(name), [q[name] for q in (worse, better) if name in q]
@@ -103,8 +105,8 @@ def _basis(name: str, rough: bool) -> Basis:
 
 
 def _stated(name: str, before: Figures, changes: Sequence[Move]) -> bool:
-    """Are both ends figures that the log itself states? Without an override the pool is what vLLM says the override replaced; a length within
-    the longest that vLLM says would fit, or that of the model, is vLLM's own."""
+    """Are both ends figures that the log itself states? Without an override the pool is what vLLM says the override replaced; the longest
+    length that vLLM says would fit, and that of the model, are its own."""
     if len(changes) != 1:
         return False
     move = changes[0]
@@ -112,13 +114,15 @@ def _stated(name: str, before: Figures, changes: Sequence[Move]) -> bool:
         return before.pool_by_budget is not None and move.remove and move.lever == "--num-gpu-blocks-override"
     if name != "request.max_length":
         return False
-    return move.remove or (before.longest_stated is not None and (move.number or 0.0) <= before.longest_stated)
+    return move.remove or (before.longest_stated is not None and move.number == before.longest_stated)
 
 
 MEMORY = {
     "kv_cache.tokens", "requests.fit.p50", "requests.fit.p95", "requests.fit.max_model_len", "kv_cache.demand", "memory.headroom",
 }  # fmt: skip
 """Quantities that follow from how memory is laid out: as sure as that is."""
+OF_THE_POOL = {"kv_cache.tokens", "requests.fit.p50", "requests.fit.p95", "requests.fit.max_model_len", "kv_cache.demand"}
+"""Quantities that a start which failed before a pool was sized never had."""
 FOLLOWING = {"requests.fit.p50", "requests.fit.p95", "requests.fit.max_model_len", "kv_cache.demand", "kv_cache.reserve"}
 """Quantities that follow from the pool's tokens: where those become unknown, saying so once is enough."""
 EXPERIENCE = {"step.duration", "latency.itl.p99", "memory.oom_shortfall", "memory.reserved_unused", "requests.cut"}

@@ -11,12 +11,11 @@ from ..signals.evaluate import Evaluator
 from ..versions import satisfies
 from .figures import Figures, look
 from .moves import Move, Solved
-from .servers import Server, after, starts
+from .outcome import FAILED_START, first_that_starts
+from .servers import Server, after
 
 RANKS = (2, 4, 8, 16)
 """Sizes of a tensor parallel group that people have."""
-STARTS = {"startup-kv-too-small", "startup-weights-too-large", "profile-oom"}
-"""Causes whose cure is that the server starts at all."""
 
 
 def splits(server: Server) -> bool:
@@ -37,10 +36,10 @@ def all_gpus(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> 
     if case.gpus:
         seen = [n for n in fits if n <= len(case.gpus)]
         return Known(float(seen[-1])) if seen else None if f.servers and not fits else Unknown("nvidia-smi")
-    if finding.cause not in STARTS or not f.servers:
+    if finding.cause not in FAILED_START or not f.servers:
         return None if f.servers and not fits else Unknown("nvidia-smi")
-    enough = [n for n in fits if all(starts(s) for s in _spread(f, "--tensor-parallel-size", n))]
-    return Known(float(enough[0])) if enough else None
+    enough = first_that_starts(f, "--tensor-parallel-size", fits)
+    return None if enough is None else Known(float(enough))
 
 
 def stages(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
@@ -55,8 +54,8 @@ def stages(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> So
     if case.gpus:
         seen = [n for n in fits if n * tensor <= len(case.gpus)]
         return Known(float(seen[-1])) if seen else None
-    enough = [n for n in fits if finding.cause in STARTS and all(starts(s) for s in _spread(f, "--pipeline-parallel-size", n))]
-    return Known(float(enough[0])) if enough else None
+    enough = first_that_starts(f, "--pipeline-parallel-size", fits) if finding.cause in FAILED_START else None
+    return None if enough is None else Known(float(enough))
 
 
 def copies(f: Figures) -> int:

@@ -15,6 +15,7 @@ from ..versions import satisfies
 from .figures import GIB, Figures, look
 from .levers import GRAPHS_MOST
 from .moves import Move, Solved
+from .outcome import first_that_starts
 from .servers import after, capture_sizes, sized
 
 MARGIN = 0.5 * GIB
@@ -24,10 +25,17 @@ FOREIGN = GIB
 UTILIZATION_STEP = 0.03
 """A step that leaves what lies outside the budget (context, NCCL, graphs before 0.20) its room: 0.03 of 24 GiB are 0.7 GiB."""
 LEAST_UTILIZATION = 0.3
+SMALLEST_BUDGET = 512
+"""Below this a step does too little work for what it costs to launch it (vLLM's own smallest default, V0 with chunked prefill)."""
 USUAL_ROWS, FEWEST_ROWS = 256, 16
 """V0 had 256 slots by default, V1 on small cards has; fewer than 16 make a poor server."""
 PROGRESS = re.compile(r"(\d+)/(\d+) ?\[")
 """`8/67 [` of the bar that the capture draws."""
+
+
+def power_of_two(value: float) -> int:
+    """The largest one that is no more than the value; 0 below 1."""
+    return 2 ** math.floor(math.log2(value)) if value >= 1 else 0
 
 
 def less_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
@@ -102,7 +110,7 @@ def fewer_rows(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -
 
 def fewer_profile_tokens(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
     """The largest power of two at which the failed allocation, in proportion, is no more than what was free; half where its size is not
-    known. Not below 512 nor max-num-seqs."""
+    known. Not below 512 nor max-num-seqs. Where the model knows the server, the first from there down with which it starts."""
     f = look(case, run, finding, evaluator)
     if f.budget is None:
         return Unknown("launch-command")
@@ -110,6 +118,9 @@ def fewer_profile_tokens(case: Case, run: Run, finding: Judgement, evaluator: Ev
     least = max(512.0, f.slots or 1.0)
     to = 2.0 ** math.floor(math.log2(max(1.0, f.budget * share)))
     to = max(to, 2.0 ** math.ceil(math.log2(least)))
+    if f.servers and to < f.budget:
+        lower = [2.0**k for k in range(round(math.log2(to)), 0, -1) if 2.0**k >= least]
+        to = first_that_starts(f, "--max-num-batched-tokens", lower) or to
     return Known(to) if to < f.budget else None
 
 

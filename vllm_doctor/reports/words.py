@@ -160,7 +160,7 @@ class Words:
             text = self.colon(quantity, self._("now {value}, after the change not known").format(value=before))
         else:
             text = quantity
-        return self.noted(text, self.basis(effect.basis))
+        return self.noted(text, self.basis(effect.basis)) if after else text
 
     def change(self, remedy: RemedyReport) -> str:
         """The change as it is typed; what is not to be typed stands in words around it."""

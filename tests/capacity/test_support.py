@@ -6,8 +6,9 @@ import pytest
 from packaging.version import Version
 
 from vllm_doctor.capacity.names import find_gpu, find_model
-from vllm_doctor.capacity.plan import Plan, Wish, plan
+from vllm_doctor.capacity.plan import Plan, plan
 from vllm_doctor.capacity.setup import GIB, Setup
+from vllm_doctor.capacity.solving import Wish
 from vllm_doctor.capacity.support import lacking, needed
 from vllm_doctor.capacity.ways import smaller
 from vllm_doctor.reports.plan import as_text

@@ -62,7 +62,7 @@ GENERATIONS: tuple[Generation, ...] = (
 
 def release_of(text: str | None) -> Version | None:
     """The release in a version as people write it (`v0.9.1`, `0.7.0 (V1)`, `0.11.x`, `0.6.4.dev8+g1`), or None."""
-    found = re.match(r"\s*v?(\d+\.\d+(?:\.\d+)?(?:\.?(?:post|rc|dev|a|b)\d+)*)", text or "")
+    found = re.match(r"\s*v?(\d+\.\d+(?:\.\d+){0,2}(?:\.?(?:post|rc|dev|a|b)\d+)*)", text or "")
     return parse(found[1]) if found else None
 
 

@@ -76,6 +76,7 @@ def logged(setup: Setup, run: Run, case: Case, knowledge: Knowledge) -> Logged:
     full = structs.replace(
         setup,
         total_bytes=setup.total_bytes if apart else log.total_bytes,
+        spread_bytes=setup.spread_bytes if log.total_bytes == setup.total_bytes else 0,
         version=setup.version or log.version,
         engine_generation=setup.engine_generation or (engine if setup.version in (None, log.version) else None),
         **{name: getattr(log, name) for name in OPEN if getattr(setup, name) == DEFAULTS[name]},
@@ -108,7 +109,7 @@ def _cache_type(text: str) -> str:
 
 
 def _size(setup: Setup, log: Setup) -> list[str]:
-    if abs(log.total_bytes - setup.total_bytes) <= 0.03 * setup.total_bytes:
+    if 0.97 * setup.total_bytes <= log.total_bytes <= 1.03 * (setup.total_bytes + setup.spread_bytes):
         return []
     return [f"{log.total_bytes / GIB:.1f} / {setup.total_bytes / GIB:.1f} GiB"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from itertools import pairwise
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ..ruleset.schema import Gpu, Knowledge, Model
 from .weights import quant_of
@@ -26,11 +26,14 @@ class ModelMatch(Struct, frozen=True):
 
 
 class GpuMatch(Struct, frozen=True):
-    """`gpu` is the entry, or None with `candidates`. `total_gib` is the size that the name states, or what CUDA reports for the entry."""
+    """`gpu` is the entry, or None with `candidates`. `total_gib` is the size that the name states, or what CUDA reports for the entry. `count` is
+    how many of them the text names; `spread_gib` is what such a card shows more with ECC off, where the text does not tell which."""
 
     gpu: Gpu | None
     total_gib: float | None = None
     candidates: tuple[str, ...] = ()
+    count: int = 1
+    spread_gib: float = 0.0
 
 
 _QUANT_WORDS = re.compile(
@@ -271,7 +274,7 @@ def _quantisation(name: str, tail: str) -> str | None:
     return None
 
 
-_SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*(gib|gb|g)\b", re.IGNORECASE)
+_SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*(gib|gb|g|mib|mb|m)\b", re.IGNORECASE)
 _VENDOR = re.compile(
     r"\b(?:nvidia|geforce|tesla|amd|instinct|radeon|intel|arc|graphics|gpu|card|class|generation|edition|\(r\)|\(tm\)|hbm\d?e?|sxm\d?|active|modified)\b",
     re.I,
@@ -288,17 +291,65 @@ def card_text(text: str) -> str:
     return re.sub(r"(?i)\b(\d{4})(ti|super|xtx|xt|gre)\b|\b([45]090)(d)\b", r"\1\3 \2\4", plain).strip()
 
 
+_NUMERALS = {
+    "单": 1, "一": 1, "双": 2, "两": 2, "二": 2, "三": 3, "四": 4, "六": 6, "八": 8,
+    "single": 1, "dual": 2, "double": 2, "two": 2, "three": 3, "quad": 4, "four": 4, "six": 6, "eight": 8, "octa": 8,
+}  # fmt: skip
+_COUNTS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"^\s*(\d{1,2})\s*[x×*]\s*(?=[^\d\s]|\d{4}|\d+(?:\.\d+)?\s*[gm])",  # 2x4090, 8 × H100, 2x24GB
+        r"((?<!\d)\d{1,2}|[单一双两二三四六八])\s*[卡张块片路](?!\w*\d\s*[gm]i?b)",  # 双卡4090, A100 8卡
+        r"^\s*(single|dual|double|two|three|quad|four|six|eight|octa)[\s-]+(?=\S)",  # dual 3090
+        r"^\s*(\d{1,2})\s+(?=[a-z]{2}|[a-z]\d|\d{4}\b)(?!g(?:i?b)?\b|mi?b\b)",  # 2 RTX 3090, 4 A100
+        r"\s*\(?\s*(?:(?<=[\s\dgbi)(])x|[×*])\s*(\d|1[0-6])\s*(?:gpus?|cards?)?\s*\)?(?=[\s,]|$)",  # 4090x2, H100*8, 4090 24g x 2
+    )
+)
+"""How many cards a text names. A number after the name is at most 16: `(2x64)` in a name are sizes."""
+
+
+def counted(text: str) -> tuple[int, str]:
+    """(how many cards a text names, the text without that): `2x4090`, `双卡 4090`, `H100*8`, `H100,H100`. 1 and the text where it says nothing."""
+    plain = unicodedata.normalize("NFKC", text[:LONGEST_NAME]).replace("✕", "x")
+    parts = [p for p in re.split(r"\s*(?:[,+;&、]|\band\b|和)\s*", plain.strip()) if p]
+    if len(parts) > 1 and len({normal(p) for p in parts}) == 1:
+        return len(parts), parts[0]
+    for pattern in _COUNTS:
+        found = pattern.search(plain)
+        if found:
+            rest = (plain[: found.start()] + " " + plain[found.end() :]).strip()
+            number = int(found[1]) if found[1].isdigit() else _NUMERALS[found[1].lower()]
+            if number and rest:
+                return number, rest
+    return 1, text
+
+
 def find_gpu(text: str, knowledge: Knowledge) -> GpuMatch:
-    """The card that a name means, or a size: `24` and `23.6GiB` are what CUDA reports, `24GB` is what the box says. A size that the card is not
-    sold with counts for itself: nothing is said of another card."""
+    """The card that a text means and how many of it, or a size: `24` and `23.6GiB` are what CUDA reports, `24GB` and `24564MiB` are what the box
+    and nvidia-smi say. A size that the card is not sold with counts for itself: nothing is said of another card."""
+    if any(normal(text) == normal(a) for g in knowledge.gpus for a in (g.name, *g.aliases)):
+        return _find_gpu(text, knowledge)
+    count, one = counted(text)
+    parts = [p for p in re.split(r"[,+;&、，]", one) if p.strip()]
+    several = {m.gpu.name for p in parts if (m := _find_gpu(p, knowledge)).gpu} if len(parts) > 1 else set()
+    if len(several) > 1:  # different cards: none of them stands for all, but one size may
+        sizes = {found[0] for found in _SIZE.finditer(one)}
+        return structs.replace(_find_gpu(sizes.pop(), knowledge), count=len(parts)) if len(sizes) == 1 else GpuMatch(None)
+    match = _find_gpu(one, knowledge)
+    return structs.replace(match, count=count) if match.total_gib else match
+
+
+def _find_gpu(text: str, knowledge: Knowledge) -> GpuMatch:
     outer = re.sub(r"\s*\([^()]*\)", "", text).strip()
     stripped = card_text(text)
-    number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(gib|gb|g)?", stripped, re.I)
-    if number and (number[2] or float(number[1]) < 1000):  # 4090 is a name, 24 a size
-        value = float(number[1])
-        return GpuMatch(None, visible_of(value, knowledge.gpus) if (number[2] or "").lower() == "gb" else value)
+    number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(gib|gb|g|mib|mb|m)?", stripped, re.I)
+    if number and (number[2] or float(number[1]) <= 1024 or float(number[1]) >= 10_000):  # 4090 is a name, 24 GiB, 24564 MiB
+        value, unit = float(number[1]), (number[2] or ("" if float(number[1]) <= 1024 else "mib")).lower()
+        if unit[:1] == "m":
+            return GpuMatch(None, round(value / 1024 * DRIVER, 2))
+        return GpuMatch(None, visible_of(value, knowledge.gpus) if unit == "gb" else value)
     size = _SIZE.search(stripped)
-    wanted = float(size[1]) if size else None
+    wanted = float(size[1]) / (1024 if size[2][:1].lower() == "m" else 1) if size else None
     reported = size is not None and size[2].lower() == "gib"
     keys = {normal(re.sub(r"(?i)(\d)g\b", r"\1gb", t)) for t in (text, stripped, card_text(outer))}
     found = [g for g in knowledge.gpus if any(normal(a) in keys for a in (g.name, *g.aliases))]
@@ -309,6 +360,8 @@ def find_gpu(text: str, knowledge: Knowledge) -> GpuMatch:
         found = [g for s, g in scored if s == best and s > 0] or [
             g for s, g in ((_fit(_words(card_text(outer)), g), g) for g in knowledge.gpus) if s > 0
         ][:1]
+        if not found and not _variants(words):  # `RTX 6000` alone is no card: Quadro, Ada and PRO are
+            found = [g for g in knowledge.gpus if _fit(words, g, any_variant=True) > 0]
         if wanted is not None and found:
             sold = [g for g in found if abs(g.marketed_gb - wanted) < 0.12 * wanted]
             near = sold or [g for s, g in scored if s > 0 and abs(g.marketed_gb - wanted) < 0.05 * wanted and _telling(words) & _words(g.name)]
@@ -321,11 +374,20 @@ def find_gpu(text: str, knowledge: Knowledge) -> GpuMatch:
     if len({g.marketed_gb for g in found}) > 1:
         return GpuMatch(None, None, tuple(g.name for g in found[:8]))
     gpu = found[0]
-    return GpuMatch(gpu, wanted if reported and wanted else typical(gpu), tuple(g.name for g in found[1:4]) if len(sizes) > 1 else ())
+    others = tuple(g.name for g in found[1:4]) if len(sizes) > 1 else ()
+    if wanted and (reported or (gpu.ecc and size is not None and size[2][:1].lower() == "m")):
+        return GpuMatch(gpu, wanted if reported else round(wanted * DRIVER, 2), others)
+    return GpuMatch(gpu, typical(gpu), others, spread_gib=round(max(gpu.visible_gib) - min(gpu.visible_gib), 2) if gpu.ecc else 0.0)
+
+
+DRIVER = 0.985
+"""CUDA's total as a share of nvidia-smi's (23.59 GiB of 24564 MiB, 79.15 of 81559, 44.4 of 46068)."""
 
 
 def typical(gpu: Gpu) -> float:
-    """What CUDA reports as total, in GiB: the middle of what was seen."""
+    """What CUDA reports as total, in GiB: the middle of what was seen; with ECC on where that is what decides."""
+    if gpu.ecc:
+        return min(gpu.visible_gib)
     return round(sum(gpu.visible_gib) / len(gpu.visible_gib), 3)
 
 
@@ -344,12 +406,18 @@ def _telling(words: set[str]) -> set[str]:
     return {w for w in words if (any(c.isdigit() for c in w) and any(c.isalpha() for c in w) and w not in _VARIANT) or re.fullmatch(r"\d{4}", w)}
 
 
-def _fit(words: set[str], gpu: Gpu) -> float:
+def _variants(words: set[str]) -> set[str]:
+    """The words that make it another card. A workstation's Blackwell is a PRO, whether the name says so or not."""
+    pro = {"pro"} if "blackwell" in words and any(re.fullmatch(r"\d[05]00", w) for w in words) else set()
+    return words & _VARIANT | pro
+
+
+def _fit(words: set[str], gpu: Gpu, any_variant: bool = False) -> float:
     """How well words name a card: every word with a digit must be one of its own; more shared words are better, unshared ones cost."""
     best, telling = 0.0, _telling(words)
     for alias in (gpu.name, *gpu.aliases):
         own = _words(_SIZE.sub(" ", card_text(alias)))
         shared = words & own
-        if telling <= own and words & _VARIANT == own & _VARIANT and any(any(c.isdigit() for c in w) for w in shared):
+        if telling <= own and (any_variant or _variants(words) == _variants(own)) and any(any(c.isdigit() for c in w) for w in shared):
             best = max(best, len(shared) - 0.1 * len(own - words) - 0.3 * len(words - own))
     return best

@@ -30,12 +30,14 @@ class Amount(Struct, frozen=True):
 class Setup(Struct, frozen=True):
     """A server before it starts: model, card, version and the options that bear on memory. None: vLLM's default of that version.
 
+    `spread_bytes` is what the card may have more than `total_bytes`: ECC is off or on, and nobody said which.
     `known` are parts known by measurement, per GPU; they replace estimates. `outside_bytes` is memory that other processes hold.
     `known_rest` is what peak activation and non-torch memory take together, where a start showed what the KV cache got.
     `quantization` is what --quantization or the checkpoint says (`awq`, `gptq`, `fp8`, `bitsandbytes`, `mxfp4`, ...), `quant_bits` its width."""
 
     model: Model
     total_bytes: int
+    spread_bytes: int = 0
     gpu: Gpu | None = None
     device: str = "cuda"
     version: str | None = None

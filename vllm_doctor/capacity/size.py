@@ -36,8 +36,8 @@ def size(setup: Setup) -> Budget:
         kv = Amount(budget - parts["weights"].bytes - setup.known_rest - (parts["graphs"].bytes if counted else 0))
     else:
         measured = all(p in setup.known for p in PARTS if p != "graphs" or counted)
-        rest = budget - spent - foreign
-        kv = Amount(rest, "measured" if measured else "model", low=budget - high_spent - foreign, high=budget - low_spent - foreign)
+        rest, larger = budget - spent - foreign, round(setup.spread_bytes * limits.utilization)
+        kv = Amount(rest, "measured" if measured else "model", low=budget - high_spent - foreign, high=budget - low_spent - foreign + larger)
     pool = pool_of(setup, limits)
     blocks = _blocks(kv.bytes, setup, pool)
     tokens, concurrency = printed(blocks, setup, limits, pool)

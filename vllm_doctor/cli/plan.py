@@ -13,10 +13,11 @@ from .common import Misuse, Session, colored, emit, language_of, read_model_conf
 
 if TYPE_CHECKING:
     from ..capacity.logged import Logged
+    from ..capacity.names import GpuMatch
     from ..capacity.plan import Plan
     from ..capacity.refusals import Note
     from ..capacity.setup import Setup
-    from ..ruleset.schema import Gpu, Knowledge, Model
+    from ..ruleset.schema import Knowledge, Model
 
 F = Callable[..., Any]
 
@@ -43,10 +44,8 @@ class Count(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 class Amount(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     """GiB, or another finite number. Raises for one outside low..high, and for what is none (nan, inf)."""
 
-    name = "GiB"
-
-    def __init__(self, low: float, high: float) -> None:
-        self.low, self.high = low, high
+    def __init__(self, low: float, high: float, name: str = "GiB") -> None:
+        self.low, self.high, self.name = low, high, name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         from ..capacity.observed import ratio
@@ -65,13 +64,15 @@ _OPTIONS: list[F] = [
     click.option(
         "--gpu", "gpus", multiple=True, required=True, metavar="NAME|GiB", help="A card, or its GiB as CUDA reports them; repeat to compare."
     ),
-    click.option("--tp", "--tensor-parallel-size", "-tp", "tp", type=COUNT, default=1, help="GPUs for tensor parallelism."),
+    click.option(
+        "--tp", "--tensor-parallel-size", "-tp", "tp", type=COUNT, help="GPUs for tensor parallelism (default: as many as --gpu says, as in 2x4090)."
+    ),
     click.option("--pipeline-parallel-size", "-pp", "--pp", "pp", type=COUNT, default=1, help="Pipeline stages."),
-    click.option("--decode-context-parallel-size", "-dcp", "dcp", type=COUNT, default=1, help="GPUs that share the tokens of the KV cache."),
-    click.option("--data-parallel-size", "-dp", "dp", type=COUNT, default=1, help="Replicas (bears on experts only)."),
-    click.option("--enable-expert-parallel", is_flag=True, help="Experts are distributed, not split."),
+    click.option("--decode-context-parallel-size", "-dcp", "--dcp", "dcp", type=COUNT, default=1, help="GPUs that share the tokens of the KV cache."),
+    click.option("--data-parallel-size", "-dp", "--dp", "dp", type=COUNT, default=1, help="Replicas (bears on experts only)."),
+    click.option("--enable-expert-parallel", "-ep", "--ep", "enable_expert_parallel", is_flag=True, help="Experts are distributed, not split."),
     click.option("--vllm-version", metavar="V", help="Default: the newest release known."),
-    click.option("--gpu-memory-utilization", type=Amount(0.01, 1), help="Share of the card that vLLM may use."),
+    click.option("--gpu-memory-utilization", type=Amount(0.01, 1, "SHARE"), help="Share of the card that vLLM may use."),
     click.option("--max-model-len", type=COUNT, help="Longest request, in tokens."),
     click.option("--max-num-seqs", type=COUNT, help="Most requests that run at once."),
     click.option("--max-num-batched-tokens", type=COUNT, help="Tokens in one step."),
@@ -117,7 +118,10 @@ def _options(function: F) -> F:
 
 
 @click.command(
-    "plan", short_help="Say what fits on a card: KV cache, requests at once, options to use.", context_settings={"ignore_unknown_options": True}
+    "plan",
+    short_help="Say what fits on a card: KV cache, requests at once, options to use.",
+    # vLLM takes underscores for hyphens in names of options
+    context_settings={"ignore_unknown_options": True, "token_normalize_func": lambda name: name.replace("_", "-")},
 )
 @_options
 @click.argument("others", nargs=-1, type=click.UNPROCESSED, metavar="[OTHER VLLM OPTIONS]...")
@@ -134,7 +138,8 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     from msgspec import structs
 
     from ..capacity.command import options_of
-    from ..capacity.plan import Wish, plan
+    from ..capacity.plan import plan
+    from ..capacity.solving import Wish
     from ..reports.plan import as_json, as_text
     from ..ruleset.errors import RulesInvalid
     from ..ruleset.load import load_knowledge
@@ -145,6 +150,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     if session:
         session.verbose = given["verbose"]
     language = language_of(given["lang"])
+    given["vllm_version"] = options.version_as_typed(given["vllm_version"])
     _checked(given)
     try:
         knowledge = load_knowledge(given["rules_dir"])
@@ -158,8 +164,9 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     wish = Wish(given["concurrency"], given["input_"], given["output"])
     plans: list[tuple[str, Plan]] = []
     for text in given["gpus"]:
-        gpu, total = find_card(text, knowledge)
-        setup = _setup(model, quantization, draft, gpu, total, given)
+        card = find_card(text, knowledge)
+        gpu, total = card.gpu, round((card.total_gib or 0) * 2**30)
+        setup = _setup(model, quantization, draft, card, given, _shared(text, card.count, given))
         log = measured(setup, given["log"], knowledge) if given["log"] else None
         setup = log.setup if log else setup
         spelt, notes = _spelt(setup, given)
@@ -173,7 +180,8 @@ def command(ctx: click.Context, /, **given: Any) -> int:
             notes.append(("log-differs", {"what": log.differs}))
         if log and log.version:
             notes.append(("log-version", {"version": log.version}))
-        plans.append((gpu.name if gpu else f"{total / 2**30:g} GiB", structs.replace(answer, notes=(*answer.notes, *notes))))
+        label = gpu.name if gpu else f"{total / 2**30:g} GiB"
+        plans.append((label if card.count == 1 else f"{card.count} × {label}", structs.replace(answer, notes=(*answer.notes, *notes))))
     if given["output_format"] == "json":
         emit(as_json(plans, given["model"], wish))
     else:
@@ -211,13 +219,13 @@ def find_shape(text: str, knowledge: Knowledge) -> tuple[Model, str | None]:
     raise Misuse("--model {text}: not among the known models; give its config.json instead", text=text)
 
 
-def find_card(text: str, knowledge: Knowledge) -> tuple[Gpu | None, int]:
-    """(card, bytes that CUDA reports). Raises Misuse for an unknown or ambiguous name."""
+def find_card(text: str, knowledge: Knowledge) -> GpuMatch:
+    """What the text means, with a size. Raises Misuse for an unknown or ambiguous name."""
     from ..capacity.names import find_gpu
 
     match = find_gpu(text, knowledge)
     if match.total_gib:
-        return match.gpu, round(match.total_gib * 2**30)
+        return match
     if match.candidates:
         sizes = sorted({g.marketed_gb for g in knowledge.gpus if g.name in match.candidates})
         hints = [f"'{text} {size:g}GB'" for size in sizes]
@@ -237,21 +245,34 @@ def _close(text: str, names: list[str]) -> str:
     return ", ".join(low[c] for c in difflib.get_close_matches(text.rpartition("/")[2].lower(), low, n=3))
 
 
-def _setup(model: Model, named_quantization: str | None, draft: Model | None, gpu: Gpu | None, total: int, given: dict[str, Any]) -> Setup:
+def _shared(text: str, count: int, given: dict[str, Any]) -> int:
+    """GPUs that share the model by tensor parallelism: as given, else all that --gpu names and other ways of sharing leave. Raises Misuse where
+    the options ask for more GPUs than --gpu names."""
+    others = given["pp"] * given["dp"]
+    if given["tp"] is None and given["question"] == "tp":
+        return 1
+    tp: int = given["tp"] or max(1, count // others)
+    if count > 1 and tp * others > count:
+        raise Misuse("--gpu {text}: {count} GPUs, while the options take {needed}", text=text, count=count, needed=tp * others)
+    return tp
+
+
+def _setup(model: Model, named_quantization: str | None, draft: Model | None, card: GpuMatch, given: dict[str, Any], tp: int) -> Setup:
     from ..capacity.plan import gib
     from ..capacity.setup import PARTS, Setup
 
     known = {part: gib(given[f"{part}_gib"]) for part in PARTS if given[f"{part}_gib"] is not None}
-    vendor = gpu.vendor if gpu else "NVIDIA"
+    vendor = card.gpu.vendor if card.gpu else "NVIDIA"
     return Setup(
         model=model,
-        total_bytes=total,
-        gpu=gpu,
+        total_bytes=gib(card.total_gib or 0),
+        spread_bytes=gib(card.spread_gib),
+        gpu=card.gpu,
         device={"AMD": "rocm", "NVIDIA": "cuda"}.get(vendor, "other"),
         version=given["vllm_version"],
         engine_generation=given["engine"],
         gpu_memory_utilization=given["gpu_memory_utilization"],
-        tensor_parallel_size=given["tp"],
+        tensor_parallel_size=tp,
         pipeline_parallel_size=given["pp"],
         decode_context_parallel_size=given["dcp"],
         data_parallel_size=given["dp"],
@@ -289,7 +310,7 @@ def _checked(given: dict[str, Any]) -> None:
     from .plan_options import BLOCK_SIZES, DTYPES, KV_DTYPES, quantisation_known
 
     version = given["vllm_version"]
-    known = re.fullmatch(r"v?\d+\.\d+(\.(\d+|x))?(\.?(post|rc|dev|a|b)\d+)*(\+[\w.]+)?(\s*\(?V[01]\)?)?", version or "0.1", re.ASCII)
+    known = re.fullmatch(r"v?\d+\.\d+(\.(\d+|x)){0,2}(\.?(post|rc|dev|a|b)\d+)*(\+[\w.]+)?(\s*\(?V[01]\)?)?", version or "0.1", re.ASCII)
     if version is not None and (not known or release_of(version) is None):
         raise Misuse("--vllm-version {version}: not a version such as 0.10.2; without the option the newest release known is taken", version=version)
     for name, values in (("dtype", DTYPES), ("kv_cache_dtype", KV_DTYPES)):

@@ -112,6 +112,11 @@ LIFTING = frozenset(("--rope-scaling", "--rope-theta", "--hf-overrides"))
 """With one of these the model's own limit on the length is not what its config.json says."""
 
 
+def version_as_typed(text: str | None) -> str | None:
+    """A version without the name before it, as pip, images and people write it: `vllm==0.9.1`, `vllm/vllm-openai:v0.9.1`, `vLLM 0.9.1`."""
+    return text and re.sub(r"^\s*vllm(?:[/_-]\w+)*(?:\s*(?:===?|[:@-])\s*|\s+)(?:version\s+)?(?=v?\d)|^\s+|\s+$", "", text, flags=re.IGNORECASE)
+
+
 class Pasted(Struct, frozen=True):
     """Options as they were typed: (name in the knowledge or as typed, its words), and names close to one that `plan` has."""
 

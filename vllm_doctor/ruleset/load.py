@@ -14,7 +14,24 @@ import msgspec
 from ..model.catalogue import CAUSE_IDS, SIGNALS, observation
 from . import conditions
 from .errors import RuleError, RulesInvalid
-from .schema import Accuracy, Architecture, Cause, EvidenceRule, Flag, FlagNote, Format, Gpu, Input, Knowledge, Method, Metric, Model, Remedy, RuleSet, Text
+from .schema import (
+    Accuracy,
+    Architecture,
+    Cause,
+    EvidenceRule,
+    Flag,
+    FlagNote,
+    Format,
+    Gpu,
+    Input,
+    Knowledge,
+    Method,
+    Metric,
+    Model,
+    Remedy,
+    RuleSet,
+    Text,
+)
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -296,7 +296,8 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
 class Gpu(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A card. `visible_gib` is what CUDA (or its like) reports as total, lowest and highest seen, per device; `fp8` whether it computes
-    in FP8; bandwidth in GB/s. `large_defaults`: does vLLM give it the defaults of large GPUs (0.9 and later)?"""
+    in FP8; `ecc` whether the lowest is with ECC on and the highest with ECC off; bandwidth in GB/s. `large_defaults`: does vLLM give it the
+    defaults of large GPUs (0.9 and later)?"""
 
     name: str
     source: str
@@ -307,6 +308,7 @@ class Gpu(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     compute_capability: str = ""
     fp8: bool = False
     bf16: bool = True
+    ecc: bool = False
     bandwidth_gb_s: float | None = None
     interconnect: str = ""
     tdp_w: float | None = None
@@ -347,7 +349,8 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Knowledge(Struct, frozen=True):
-    """Models, cards, what they need, and notes on options: large, and needed by few commands, so it is no part of RuleSet and is loaded when asked for."""
+    """Models, cards, what they need, and notes on options: large, and needed by few commands, so it is no part of RuleSet and is loaded when asked
+    for."""
 
     models: list[Model]
     gpus: list[Gpu]

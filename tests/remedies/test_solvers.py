@@ -437,3 +437,11 @@ def test_a_checkpoint_that_frees_less_than_was_lacking_is_no_answer() -> None:
     facts: Figures = {"device.type": "cuda", "memory.weights": 15 * GIB}
     assert solved("four_bits", facts=facts, events={TOO_LONG: short}) == "no room"
     assert solved("four_bits", facts=facts, events={TOO_LONG: {**short, "needed": 10 * GIB}}) == "awq"
+
+
+def test_a_larger_share_of_an_unknown_card_is_offered_only_where_some_card_would_do() -> None:
+    # 14 GiB of weights and 2 GiB of pool in 0.9 of a card: it has 36 GiB at most, and 0.05 of that are 1.8
+    facts: Figures = {"device.type": "cuda", "memory.weights": 14 * GIB, "memory.kv_cache": 2 * GIB, "memory.utilization": 0.9}
+    for needed, value in ((7.0, "no room"), (3.5, "unknown")):
+        event: Figures = {"needed": needed * GIB, "available": 2 * GIB, "max_model_len": 131_072}
+        assert solved("more_utilization", facts=facts, events={TOO_LONG: event}) == value

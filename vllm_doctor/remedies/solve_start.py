@@ -33,6 +33,8 @@ SHORTEST_PROFILE = 2048
 """V0 profiles at least so many tokens (memory model, vllm/config.py 0.2.7 to 0.10.2)."""
 LARGEST_CARD = 288 * GIB
 """No single GPU has more (rules/knowledge/gpus.yaml): what even this one's share does not give, no utilization gives."""
+LARGEST_PEAK = 16 * GIB
+"""Activations and what lies outside PyTorch, of steps as large as people set them (heuristic: 131,072 tokens of a 7B model take 11 to 14 GiB)."""
 USUAL_BUDGET = 2048
 """The smallest default of servers that chunk (rules/knowledge/flags.yaml): who has no more gains little."""
 KV_STEP = GIB / 8
@@ -120,7 +122,7 @@ def more_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evalua
     if left is not None and -left - 2 * PRINTED_GIB > (most - f.utilization) * (f.total or LARGEST_CARD):
         return None  # not even the first block
     if f.total is None and lacking is not None:
-        return Unknown("startup-log") if lacking <= (UTILIZATION_MOST - f.utilization) * LARGEST_CARD else None
+        return Unknown("startup-log") if lacking <= (UTILIZATION_MOST - f.utilization) * _largest_card(f) else None
     refused = finding.cause in FAILED_START
     tried = [k / 100 for k in range(math.floor(100 * f.utilization + 1e-6) + 1, math.floor(100 * most + 1e-6) + 1)]
     if refused and lacking is None:  # a step may not be enough, and the log does not say how much is
@@ -133,6 +135,13 @@ def more_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evalua
     wanted = most if lacking is None else f.utilization + lacking / (f.total_least or f.total)
     to = math.ceil(wanted * 100 - 1e-6) / 100 if lacking is not None else math.floor(most * 100 + 1e-6) / 100
     return Known(round(to, 2)) if f.utilization < to <= most + 1e-9 else None
+
+
+def _largest_card(f: Figures) -> float:
+    """The most that a card can have whose share held these weights, this pool and the largest activation peak."""
+    if f.weights is None or f.kv_rest is None or not f.utilization:
+        return LARGEST_CARD
+    return min(LARGEST_CARD, (f.weights + f.kv_rest + LARGEST_PEAK) / f.utilization)
 
 
 def _most_utilization(run: Run, f: Figures) -> float:

@@ -87,7 +87,7 @@ class Words:
             "kv_cache.usage.min_while_waiting": _("the lowest KV cache usage while requests waited"),
             "kv_cache.free_prompts": _("whether the longest prompt fitted in the free KV cache"),
             "kv_cache.max_concurrency": _("how many requests of the full length fit in the KV cache"),
-            "startup.kv.rest": _("what the memory budget leaves for the KV cache"),
+            "startup.kv.rest": _("what weights, activations and other memory took of the budget"),
             "startup.kv.shortfall": _("how much KV cache one request of the full length needs"),
             "startup.served": _("whether the server began to serve"),
             "memory.weights": _("the memory that the weights take"),

@@ -32,6 +32,10 @@ DS_MLA_BYTES = 656
 """fp8_ds_mla: 512 bytes of latent, 16 of scales, 128 of rope part (DeepSeek V3.2 and later)."""
 
 
+ENCODERS = ("Bert", "XLMRoberta", "Roberta", "NomicBert", "ModernBert", "New", "GteNew", "JinaBert", "DistilBert", "Deberta", "Electra")
+"""How architectures begin that read a text once and keep nothing of it (vllm/model_executor/models/bert.py and its like)."""
+
+
 class Group(Struct, frozen=True):
     """Layers of one kind. `token_bytes` are per layer and token (full, sliding), `state_bytes` per layer and request (mamba)."""
 
@@ -79,7 +83,7 @@ def layer_token_bytes(model: Model, setup: Setup) -> float:
 def groups_of(setup: Setup) -> list[Group]:
     """The layers that keep something per request, by kind, on the fullest pipeline stage."""
     model, stages = setup.model, setup.pipeline_parallel_size
-    if model.kind == "embedding" and model.architecture in ("BertModel", "XLMRobertaModel", "NomicBertModel", "ModernBertModel"):
+    if model.kind == "embedding" and model.architecture.startswith(ENCODERS):
         return []
     total = model.num_hidden_layers or 0
     sliding, linear = model.attn_layers_sliding or 0, model.linear_layers or 0
@@ -139,6 +143,18 @@ def kv_bytes_per_token(
 def token_bytes(setup: Setup) -> float:
     """`kv_bytes_per_token` of a set-up."""
     return sum(g.layers * g.token_bytes for g in groups_of(setup)) / setup.decode_context_parallel_size
+
+
+def windows(setup: Setup, limits: Limits) -> tuple[int, int, int, float] | None:
+    """Where some layers keep a window only, and the others all: (their layers, all layers, the window in tokens, bytes that one more token costs a
+    request that is longer than it). None where no layer does, or this version keeps all tokens for each."""
+    pool, groups = pool_of(setup, limits), groups_of(setup)
+    sliding = [g for g in groups if g.kind == "sliding" and g.window]
+    if not pool.grouped or not sliding:
+        return None
+    full = sum(count for group, count in pool.members if group.kind == "full")
+    each = full * pool.block_bytes / pool.block_size / setup.decode_context_parallel_size
+    return sum(g.layers for g in sliding), sum(g.layers for g in groups), max(g.window for g in sliding), each
 
 
 class Pool(Struct, frozen=True):

@@ -88,7 +88,7 @@ def _memory(setup: Setup, budget: Budget) -> list[Note]:
         over -= budget.graphs.bytes  # loosely estimated, and captured last: a note of its own
     if setup.num_gpu_blocks_override:
         over += setup.num_gpu_blocks_override * pool_of(setup, limits_of(setup)).block_bytes - budget.kv.bytes
-    if over > 0 and budget.kv.bytes > 0 and not found:
+    if over > 0 and (budget.kv.bytes > 0 or budget.cacheless) and not found:
         found.append(("overcommitted", {"missing": round(over)}))
     return found
 

@@ -94,7 +94,8 @@ class Budget(Struct, frozen=True):
     total = outside + weights + activation + non_torch + graphs + kv + headroom.
 
     `outside` holds other processes and this process's CUDA context. `budget` is what vLLM may use. `graphs_in_budget` tells whether the
-    graphs were subtracted before the KV cache was sized. `kv_tokens` is the capacity that this version prints."""
+    graphs were subtracted before the KV cache was sized. `kv_tokens` is the capacity that this version prints.
+    `cacheless`: an encoder, which keeps no KV cache."""
 
     generation: str
     total: int
@@ -119,6 +120,7 @@ class Budget(Struct, frozen=True):
     tokens_range: tuple[int, int]
     starts: bool
     notes: tuple[str, ...] = ()
+    cacheless: bool = False
 
     @property
     def parts(self) -> dict[Part, Amount]:

@@ -28,7 +28,11 @@ def size(setup: Setup) -> Budget:
     high_spent = sum(parts[p].span[1] for p in PARTS if p != "graphs" or counted)
     charged_outside = generation.charges_outside and "non_torch" not in setup.known and setup.known_rest is None
     foreign = setup.outside_bytes if charged_outside else 0
-    if setup.kv_cache_memory_bytes is not None:
+    pool = pool_of(setup, limits)
+    cacheless = pool.block_bytes <= 0
+    if cacheless:
+        kv = Amount(0, "model")
+    elif setup.kv_cache_memory_bytes is not None:
         kv = Amount(setup.kv_cache_memory_bytes)
     elif setup.known_kv_bytes is not None:
         kv = Amount(setup.known_kv_bytes)
@@ -38,7 +42,6 @@ def size(setup: Setup) -> Budget:
         measured = all(p in setup.known for p in PARTS if p != "graphs" or counted)
         rest, larger = budget - spent - foreign, round(setup.spread_bytes * limits.utilization)
         kv = Amount(rest, "measured" if measured else "model", low=budget - high_spent - foreign, high=budget - low_spent - foreign + larger)
-    pool = pool_of(setup, limits)
     blocks = _blocks(kv.bytes, setup, pool)
     tokens, concurrency = printed(blocks, setup, limits, pool)
     ends = tuple(printed(_blocks(b, setup, pool), setup, limits, pool)[0] for b in kv.span)
@@ -53,6 +56,7 @@ def size(setup: Setup) -> Budget:
             shown.bytes - charged, shown.basis, max(0, min(low - charged, shown.bytes - charged)), max(high - charged, shown.bytes - charged)
         )
     headroom = setup.total_bytes - outside.bytes - parts["weights"].bytes - parts["activation"].bytes - shown.bytes - parts["graphs"].bytes - kv.bytes
+    fits = headroom >= 0 and (limits.engine == "V1" or budget >= spent + foreign)  # V1 asks for no room where nothing is kept
     return Budget(
         generation=generation.name if setup.kv_cache_memory_bytes is None else "manual",
         total=setup.total_bytes,
@@ -75,7 +79,8 @@ def size(setup: Setup) -> Budget:
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_concurrency=concurrency,
         tokens_range=(min(ends), max(ends)),
-        starts=blocks > 0 and blocks >= blocks_for(limits.max_model_len, setup, limits, pool),
+        starts=fits if cacheless else blocks > 0 and blocks >= blocks_for(limits.max_model_len, setup, limits, pool),
+        cacheless=cacheless,
     )
 
 
@@ -144,11 +149,13 @@ def whole_requests(pool_tokens: float, tokens_per_request: float, block: float |
 def requests_that_fit(budget: Budget, setup: Setup, tokens_per_request: float) -> float:
     """How many requests of this many tokens (prompt and output together) the KV cache holds at once; below 1 the share of one that fits.
 
-    Whole blocks, every group of layers, V1's null block not counted (it is never given out)."""
+    Without a KV cache only the slots bind. Whole blocks, every group of layers, V1's null block not counted (it is never given out)."""
     if tokens_per_request <= 0:
         return math.inf
     limits = limits_of(setup)
     pool = pool_of(setup, limits)
+    if budget.cacheless:
+        return limits.max_num_seqs if budget.starts else 0
     usable = budget.blocks - (1 if limits.engine == "V1" and budget.blocks else 0)
     needed = blocks_for(math.ceil(tokens_per_request), setup, limits, pool)
     return usable / needed if needed else math.inf

@@ -375,7 +375,23 @@ def test_raising_the_slots_never_ends_below_those_in_force(tmp_path: Path, runni
 def test_a_queue_beside_free_slots_may_stand_for_an_adapter() -> None:
     lora: Figures = {"enable-lora": True, "max-loras": 2}
     assert solved("twice_the_adapters", "max-num-seqs-limited", flags=lora) == 4
-    assert solved("twice_the_adapters", "max-num-seqs-limited") == 2
+    assert solved("twice_the_adapters", "max-num-seqs-limited", flags={"enable-lora": True}) == 2
+
+
+@pytest.mark.parametrize(("deferred", "ids"), [(11, []), (1, ["raise-max-num-seqs"])])
+def test_who_waits_for_something_else_than_a_slot_gets_no_more_slots(tmp_path: Path, deferred: int, ids: list[str]) -> None:
+    scrape = (
+        '# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0",model_name="m"} 4.0\n'
+        '# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting{engine="0",model_name="m"} 12.0\n'
+        "# TYPE vllm:num_requests_waiting_by_reason gauge\n"
+        f'vllm:num_requests_waiting_by_reason{{engine="0",model_name="m",reason="deferred"}} {deferred}.0\n'
+        '# TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.02\n'
+    )
+    for i in range(5):
+        (tmp_path / f"metrics-{1_795_000_000 + 10 * i}.prom").write_text(scrape, encoding="utf-8")
+    found = next(f for f in analyze(str(tmp_path)).findings if f.id == "max-num-seqs-limited")
+    levers = [r for r in found.remedies if r.id in ("more-adapter-slots", "raise-max-num-seqs")]
+    assert [(r.id, r.change.to if r.change else "") for r in levers] == [(name, None) for name in ids]
 
 
 @pytest.mark.parametrize(

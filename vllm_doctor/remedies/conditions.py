@@ -181,6 +181,13 @@ def adapters_on(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) 
     return truth(option(run, "enable-lora")) is True
 
 
+def mostly_deferred(run: Run, finding: Judgement, evaluator: Evaluator) -> bool:
+    """Does more than half of the queue wait for something else than a slot or a block: an adapter, a transfer, a grammar? Counted since 0.20."""
+    engine = finding.engine if finding.engine is not None else run.engines[0]
+    deferred, waiting = (evaluator.value(f"requests.{n}.max", run, engine, finding.window) for n in ("deferred", "waiting"))
+    return isinstance(deferred, Known) and isinstance(waiting, Known) and 2 * deferred.value > waiting.value > 0
+
+
 def takes_media(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> bool | None:
     """Has the model an encoder for images or video? None where the model is not known."""
     servers = look(case, run, finding, evaluator).servers

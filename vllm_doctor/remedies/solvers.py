@@ -15,6 +15,7 @@ from ..capacity.observed import option, whole
 from ..model.case import Case, Known, Run, Unknown
 from ..model.judgement import Judgement
 from ..signals.evaluate import Evaluator
+from .conditions import mostly_deferred
 from .figures import Figures, look
 from .moves import Solved
 from .resize import fit
@@ -90,10 +91,13 @@ def twice_the_queue(case: Case, run: Run, finding: Judgement, evaluator: Evaluat
 
 def seqs_for_the_queue(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Solved:
     """Enough slots for everybody that ran and waited at once, as far as the KV pool holds them at their present use. More than there are: no
-    number where the limit is not known, and nothing at all where it was left to a version none of which has so few."""
+    number where the limit is not known, and nothing at all where it was left to a version none of which has so few, or where most of the queue
+    waits for something else."""
     f = look(case, run, finding, evaluator)
     if f.waiting is None or f.running is None or f.usage is None:
         return Unknown("stats-lines")
+    if mostly_deferred(run, finding, evaluator):
+        return None
     if f.slots is None:
         untouched = run.has_banner or run.launch is not None
         return None if untouched and f.running < FEWEST_SLOTS else Unknown("launch-command")

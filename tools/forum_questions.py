@@ -14,8 +14,9 @@ sys.path.insert(0, str(ROOT))
 from msgspec import structs  # noqa: E402  the checkout's own package, installed or not
 
 from vllm_doctor.capacity.names import find_gpu, find_model  # noqa: E402
-from vllm_doctor.capacity.plan import Plan, Wish, plan  # noqa: E402
+from vllm_doctor.capacity.plan import Plan, plan  # noqa: E402
 from vllm_doctor.capacity.setup import GIB, Setup  # noqa: E402
+from vllm_doctor.capacity.solving import Wish  # noqa: E402
 from vllm_doctor.reports.plan import as_text  # noqa: E402
 from vllm_doctor.ruleset.load import load_knowledge  # noqa: E402
 

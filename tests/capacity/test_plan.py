@@ -11,8 +11,9 @@ import pytest
 from msgspec import structs
 
 from vllm_doctor.capacity.names import find_gpu, find_model
-from vllm_doctor.capacity.plan import Plan, Quantity, Wish, cautious, longest_length, plan, starts_with
+from vllm_doctor.capacity.plan import Plan, plan
 from vllm_doctor.capacity.setup import GIB, Setup
+from vllm_doctor.capacity.solving import Quantity, Wish, cautious, longest_length, starts_with
 from vllm_doctor.cli import run
 from vllm_doctor.ruleset.load import load_knowledge
 
@@ -274,7 +275,7 @@ def test_what_vllm_refuses_is_said_and_no_command_is_printed(arguments: str, cod
 def test_a_length_above_the_models_limit_names_the_limit_and_a_command_that_starts(capsys: pytest.CaptureFixture[str]) -> None:
     text = output([*BASE, "--max-model-len", "64000"], capsys)
     assert "It does not start with a length of 64,000 tokens: the model's limit is 32,768, whatever the memory." in " ".join(text.split())
-    assert "this would start:\n    vllm serve Qwen2.5-7B --max-model-len 3" in text
+    assert "this surely starts:\n    vllm serve Qwen2.5-7B --max-model-len 3" in text
     assert "start it with:" not in text
     assert "model-limit" not in [n["code"] for n in answer_of(capsys, "--max-model-len", "64000", "--rope-scaling", "{}")["notes"]]
 

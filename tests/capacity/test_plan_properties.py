@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from vllm_doctor.capacity.names import find_gpu
-from vllm_doctor.capacity.plan import LENGTH_STEP, QUANTITIES, SOLVERS, Plan, Wish, cautious, plan, runs, starts_with
+from vllm_doctor.capacity.plan import Plan, plan
 from vllm_doctor.capacity.refusals import refusals
 from vllm_doctor.capacity.setup import GIB, Setup
 from vllm_doctor.capacity.size import requests_that_fit, size
+from vllm_doctor.capacity.solving import LENGTH_STEP, QUANTITIES, SOLVERS, Wish, cautious, runs, starts_with
 from vllm_doctor.reports.plan import as_json, as_text
 from vllm_doctor.ruleset.load import load_knowledge
 

@@ -83,7 +83,8 @@ def _memory(setup: Setup, budget: Budget) -> list[Note]:
         free = budget.total - setup.outside_bytes - context(setup).span[0]  # the context's low end: refuse only what is sure to be
         if free < budget.budget:
             found.append(("free-below-budget", {"free": max(free, 0), "budget": budget.budget}))
-    over: float = -budget.headroom
+    own = context(setup)
+    over: float = -budget.headroom - (own.bytes - own.span[0])  # its low end here as well
     if not budget.graphs_in_budget:
         over -= budget.graphs.bytes  # loosely estimated, and captured last: a note of its own
     if setup.num_gpu_blocks_override:

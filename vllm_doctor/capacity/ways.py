@@ -31,9 +31,11 @@ class Way(Struct, frozen=True):
 
 
 class Solvers(Struct, frozen=True):
-    """How values are found (`plan` hands its own): each gives a set-up that starts and holds the wish, or None."""
+    """How values are found (`plan` hands its own): each gives a set-up that starts and holds the wish, or None. `roomy` tells whether a
+    utilisation leaves what lies outside it its room."""
 
     holds: Callable[[Setup], bool]
+    roomy: Callable[[Setup], bool]
     least_seqs: int
     length: Solver
     utilization: Solver
@@ -65,7 +67,7 @@ def _tried(given: Setup, setup: Setup, solvers: Solvers) -> Iterator[tuple[Kind,
     higher = solvers.utilization(setup)
     if higher is not None:
         yield "utilization", higher, {"--gpu-memory-utilization": f"{higher.gpu_memory_utilization:g}"}, ""
-    alone = shorter is not None or higher is not None or (fp8_fits(setup) and solvers.holds(fp8))
+    alone = (shorter is not None and solvers.holds(shorter)) or higher is not None or (fp8_fits(setup) and solvers.holds(fp8))
     squeezed = None if alone else squeeze(setup, solvers)
     if squeezed is not None:
         options = {"--max-num-seqs": squeezed.max_num_seqs, "--max-num-batched-tokens": squeezed.max_num_batched_tokens}
@@ -73,15 +75,28 @@ def _tried(given: Setup, setup: Setup, solvers: Solvers) -> Iterator[tuple[Kind,
         cache = {"--kv-cache-dtype": "fp8"} if squeezed.kv_cache_dtype != setup.kv_cache_dtype else {}
         share = {"--gpu-memory-utilization": squeezed.gpu_memory_utilization}
         yield "squeeze", squeezed, {k: f"{v:g}" if isinstance(v, float) else str(v) for k, v in (share | options | cache | lengths).items()}, ""
+    fewest = solvers.tp(setup)
+    if fewest is not None and fewest.tensor_parallel_size < setup.tensor_parallel_size:  # so many GPUs cannot share it: the nearest that can
+        yield from _nearest(setup, solvers)
+        return
     for checkpoint in smaller(setup):
         own = reshaped(setup, quantization=checkpoint)
         if solvers.holds(own):
             yield "checkpoint", own, {}, checkpoint
         elif (spread := solvers.tp(own)) is not None:
             yield "checkpoint-tp", spread, {"--tensor-parallel-size": str(spread.tensor_parallel_size)}, checkpoint
-    wider = solvers.tp(setup)
-    if wider is not None and wider.tensor_parallel_size > setup.tensor_parallel_size:
-        yield "tp", wider, {"--tensor-parallel-size": str(wider.tensor_parallel_size)}, ""
+    if fewest is not None and fewest.tensor_parallel_size > setup.tensor_parallel_size:
+        yield "tp", fewest, {"--tensor-parallel-size": str(fewest.tensor_parallel_size)}, ""
+
+
+def _nearest(setup: Setup, solvers: Solvers) -> Iterator[tuple[Kind, Setup, dict[str, str], str]]:
+    """The most GPUs below the given number, and the fewest above it, that share the model and hold the wish."""
+    given = setup.tensor_parallel_size
+    for numbers in (range(given - 1, 0, -1), range(given + 1, 2 * given + 1)):
+        trials = (reshaped(setup, tensor_parallel_size=n) for n in numbers)
+        found = next((t for t in trials if solvers.holds(t)), None)
+        if found is not None:
+            yield "tp", found, {"--tensor-parallel-size": str(found.tensor_parallel_size)}, ""
 
 
 SQUEEZED_SEQS, SQUEEZED_TOKENS, SQUEEZED_SHARE = 16, 2048, 0.95
@@ -94,14 +109,22 @@ def squeeze(setup: Setup, solvers: Solvers) -> Setup | None:
     tight = structs.replace(
         setup,
         max_num_seqs=min(limits.max_num_seqs, max(SQUEEZED_SEQS, solvers.least_seqs)),
-        max_num_batched_tokens=min(limits.max_num_batched_tokens, SQUEEZED_TOKENS),
-        gpu_memory_utilization=max(limits.utilization, SQUEEZED_SHARE),
+        max_num_batched_tokens=min(limits.max_num_batched_tokens, SQUEEZED_TOKENS if limits.chunked else max(SQUEEZED_TOKENS, limits.max_model_len)),
     )
+    low = solvers.utilization(tight) or solvers.utilization(_shortest(tight))
+    shares = (hundredths / 100 for hundredths in range(round(SQUEEZED_SHARE * 100), 0, -1) if hundredths / 100 > limits.utilization)
+    share = next((s for s in shares if solvers.roomy(structs.replace(tight, gpu_memory_utilization=s))), limits.utilization)
+    tight = structs.replace(tight, gpu_memory_utilization=share)
     for trial in (tight, structs.replace(tight, kv_cache_dtype="fp8") if fp8_fits(setup) else tight):
         for candidate in (trial, solvers.length(trial)):
             if candidate is not None and solvers.holds(candidate):
                 return candidate
-    return None
+    return low  # a smaller share, where others hold what is missing
+
+
+def _shortest(setup: Setup) -> Setup:
+    """The set-up for requests of one short step."""
+    return structs.replace(setup, max_model_len=min(limits_of(setup).max_model_len, SQUEEZED_TOKENS), max_num_batched_tokens=SQUEEZED_TOKENS)
 
 
 def fp8_fits(setup: Setup) -> bool:

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from ..capacity.command import command_of
-from ..capacity.plan import Plan, Wish
+from ..capacity.plan import Plan
 from ..capacity.refusals import REFUSALS
 from ..capacity.setup import GIB, Amount
+from ..capacity.solving import Wish
 from ..capacity.ways import Way
 from ..model.report import SCHEMA_VERSION
 from .ledger import FILLS, Row, draw, part_name
@@ -19,6 +20,11 @@ from .words import Words
 
 TYPICAL = {"starts": 121, "median_error": 0.02, "within_12_percent": 0.86}
 """How well KV bytes were met over measured starts from model, card and options alone (docs/memory-model.md; a test keeps them equal)."""
+
+
+def checked(plan: Plan) -> bool:
+    """Is the device of a kind that measured starts are known of?"""
+    return plan.setup.device in ("cuda", "rocm")
 
 
 def amounts(plan: Plan) -> dict[str, Amount]:
@@ -58,6 +64,7 @@ def _document(label: str, plan: Plan, model: str, wish: Wish) -> dict[str, Any]:
         "kv_tokens": budget.kv_tokens,
         "max_concurrency": round(budget.max_concurrency, 2),
         "starts": plan.starts,
+        "certainty": plan.certainty,
         "command": command_of(setup, _named(model, plan), plan.flags, plan.others) if plan.command_starts else None,
         "requests_that_fit": {
             name: {
@@ -83,7 +90,7 @@ def _document(label: str, plan: Plan, model: str, wish: Wish) -> dict[str, Any]:
         "notes": [{"code": code, **values} for code, values in plan.notes],
         "error_band": {
             "kv_bytes": [low, high], "kv_tokens": list(budget.tokens_range), "parts": {n: list(a.span) for n, a in budget.parts.items()},
-            "typical": TYPICAL if plan.basis == "model" else None,
+            "typical": TYPICAL if plan.basis == "model" and checked(plan) else None,
         },
         "part_basis": {n: a.basis for n, a in budget.parts.items()},
         "basis": plan.basis,
@@ -138,7 +145,7 @@ def _card(page: Page, words: Words, label: str, plan: Plan, model: str, wish: Wi
 
 
 def _row(words: Words, part: str, amount: Amount) -> Row:
-    if part == "kv" and amount.bytes <= 0:
+    if part == "kv" and amount.bytes < 0:
         return Row(part, amount.bytes, words._("{missing} are missing").format(missing=_about(words, -amount.bytes, False)), words.value(0, "bytes"))
     return Row(part, amount.bytes, _note(words, amount, part), _about(words, amount.bytes, amount.basis == "measured"))
 
@@ -159,7 +166,7 @@ def _about(words: Words, number: float, measured: bool, unit: str = "bytes") -> 
 def _verdict(words: Words, plan: Plan) -> str:
     """The answer in a sentence."""
     if plan.solved is not None:
-        return _solved(words, *plan.solved, plan.solved_middle)
+        return _short(words, plan) if plan.solved_short else _solved(words, *plan.solved, plan.solved_middle)
     for code, values in plan.notes:
         if code in VERDICTS or code in REFUSALS:
             return sentence(words, code, values)
@@ -173,7 +180,10 @@ def _verdict(words: Words, plan: Plan) -> str:
     return text.format(n=words.fits(fit.requests), **figures)
 
 
-VERDICTS = frozenset(("compressed-cache", "no-kv", "below-max-len", "may-not-start", "queue", "edge", "room", "wish-above-limit"))
+VERDICTS = frozenset((
+    "compressed-cache", "no-cache", "no-kv", "below-max-len", "may-not-start", "graphs-outside", "queue", "edge", "room", "room-in-kv",
+    "wish-above-limit", "wish-above-length", "free-near-budget",
+))  # fmt: skip
 """Codes of notes that answer the question, besides those that say it does not start."""
 
 
@@ -211,7 +221,9 @@ def _note(words: Words, amount: Amount, name: str) -> str:
 def _answer(page: Page, words: Words, plan: Plan, model: str) -> None:
     _, budget = words._, plan.budget
     each, measured = words.value(budget.kv_bytes_per_token, "bytes"), budget.kv.basis == "measured"
-    if budget.kv_tokens > 0:
+    if budget.cacheless:
+        page.text(_("no KV cache: an encoder reads a text once and keeps nothing of it"))
+    elif budget.kv_tokens > 0:
         low, high = (_about(words, n, measured, "count") for n in budget.tokens_range)
         text = (
             _("{bytes} of KV cache per token: room for {tokens}")
@@ -234,7 +246,8 @@ def _answer(page: Page, words: Words, plan: Plan, model: str) -> None:
             page.text(_way(words, plan, way), indent=4, lead="- ")
     if not plan.command_starts:
         return
-    page.text(_("start it with:") if plan.starts else _("this would start:"))
+    head = _("start it with:") if plan.certainty == "surely" and not plan.solved_short else _("this surely starts:")
+    page.text(head if plan.command_sure else _("this may start:"))
     page.raw(clean(command_of(plan.setup, clean(_named(model, plan)), plan.flags, plan.others)), 4, "green")
 
 
@@ -256,8 +269,8 @@ def _fits(page: Page, words: Words, plan: Plan) -> None:
     page.text(words.colon(_("binds first"), text.format(limit=names[first.name], n=count)))
 
 
-def _way(words: Words, plan: Plan, way: Way) -> str:
-    """A change that helps, and what fits then."""
+def _change(words: Words, plan: Plan, way: Way) -> str:
+    """A change that helps."""
     _ = words._
     flags = " ".join(f"{name} {value}" for name, value in way.flags.items())
     kind = {"fp8": "FP8", "awq": _("4 bits (AWQ)"), "gptq": _("4 bits (GPTQ)")}.get(way.checkpoint, way.checkpoint)
@@ -269,10 +282,32 @@ def _way(words: Words, plan: Plan, way: Way) -> str:
         what = flags
     gpus = way.flags.get("--tensor-parallel-size")
     if gpus:
-        what = words.noted(what, _("{n} such GPUs").format(n=int(gpus) * plan.setup.pipeline_parallel_size))
+        count = int(gpus) * plan.setup.pipeline_parallel_size
+        what = words.noted(what, (_("{n} such GPU") if count == 1 else _("{n} such GPUs")).format(n=count))
+    return what
+
+
+def _way(words: Words, plan: Plan, way: Way) -> str:
+    """A change that helps, and what fits then."""
+    _, what = words._, _change(words, plan, way)
     fits = max(int(way.requests), 1)  # a block short of one whole request: it starts
     text = _("{n} request of {tokens} fits at once") if fits == 1 else _("{n} requests of {tokens} fit at once")
     return words.colon(what, text.format(n=words.value(fits, "count"), tokens=words.value(way.tokens_per_request, "tokens")))
+
+
+def _short(words: Words, plan: Plan) -> str:
+    """A length that surely fits and is too short to be of use: what else there is comes first."""
+    _, value = words._, plan.solved[1] if plan.solved else ""
+    lengths = {"middle": words.value(int(plan.solved_middle or value), "tokens"), "value": words.value(int(value), "tokens")}
+    if not plan.ways:
+        return _("By the middle estimate {middle} fit, but surely no more than {value}: too short to be of use, and no other way was found.").format(
+            **lengths
+        )
+    first = _change(words, plan, plan.ways[0])
+    return _(
+        "Better another way, such as {way}. By the middle estimate {middle} fit on the card as it is, but surely no more than {value}: too short to "
+        "be of use."
+    ).format(way=first, **lengths)
 
 
 def _solved(words: Words, quantity: str, value: str, middle: str) -> str:
@@ -290,8 +325,8 @@ def _solved(words: Words, quantity: str, value: str, middle: str) -> str:
 
 
 _UNITS = {
-    **dict.fromkeys(("missing", "copy", "headroom", "graphs", "free", "budget"), "bytes"),
-    **dict.fromkeys(("tokens", "length", "longest", "safe", "batched"), "tokens"),
+    **dict.fromkeys(("missing", "copy", "headroom", "graphs", "free", "budget", "ecc_on", "ecc_off", "each", "further"), "bytes"),
+    **dict.fromkeys(("tokens", "length", "longest", "batched", "window"), "tokens"),
 }
 
 
@@ -300,8 +335,12 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
     _ = words._
     text = {
         "no-kv": _("It does not start: weights and peak exceed what vLLM may use by {missing}."),
-        "below-max-len": _("It does not start with a length of {length}: at most {longest} fit, {safe} at the cautious end of the estimates."),
-        "may-not-start": _("At the cautious end of the estimates it does not start with a length of {length}; {safe} start there as well."),
+        "below-max-len": _("It does not start with a length of {length}: about {longest} fit (surely {safe}, at best {most})."),
+        "may-not-start": _("It may start with a length of {length}, within the error of the estimates: about {longest} fit (surely {safe})."),
+        "graphs-outside": _(
+            "It may start: CUDA graphs of about {graphs} are captured outside the budget, and {missing} are lacking there. Lower the utilization."
+        ),
+        "no-cache": _("It starts: the model keeps no KV cache, so memory does not limit requests; at most {seqs} run at once (--max-num-seqs)."),
         "heads-split": _("It does not start: {heads} attention heads cannot be divided among {tp} GPUs."),
         "kv-heads-split": _("It does not start: {heads} KV heads can neither be divided among {tp} GPUs nor repeated on them."),
         "mlp-split": _("It does not start: an MLP of width {width} cannot be divided among {tp} GPUs."),
@@ -324,11 +363,13 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
         "old-card-for-method": _("It does not start: this version's {method} needs compute capability {needs} or higher, and {card} has {has}."),
         "old-version": _("It does not start: vLLM {version} does not know the model ({architecture}); {first} is the first release that does."),
         "perhaps-old-version": _(
-            "vLLM {version} does not know the model ({architecture}; {first} is the first release that does): if at all it runs through Transformers, "
-            "and the figures are those of a release that knows it."
+            "vLLM {version} does not know the model ({architecture}; {first} is the first release that does): if at all it runs through "
+            "Transformers, and the figures are those of a release that knows it."
         ),
         "limit-binds": _("{limit} is the model's limit: it binds, not the memory."),
         "wish-above-limit": _("A request of {tokens} exceeds the model's limit of {limit}, whatever the memory."),
+        "free-near-budget": _("It may start: the budget of {budget} is about what is free ({free}). Lower the utilization."),
+        "wish-above-length": _("A request of {tokens} is refused with --max-model-len {limit}: the command below sets {command}."),
         "queue": _(
             "Of {wanted} wanted at once, {fits} fit at {tokens} each; others wait or are preempted. A full KV cache gives no CUDA out of memory."
         ),
@@ -336,15 +377,28 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
         "room": _(
             "{wanted} at once cannot fill the KV cache: {fits} surely fit at {tokens} each. An out-of-memory error at this load has another cause."
         ),
+        "room-in-kv": _("{wanted} at once cannot fill the KV cache: {fits} surely fit at {tokens} each."),
         "seqs": _("--max-num-seqs allows {limit} of the {wanted} wanted requests to run."),
         "tight-headroom": _(
             "Only {headroom} are left over, while this version captures CUDA graphs of about {graphs} outside the budget: lower the utilization."
+        ),
+        "ecc": _(
+            "{card} shows {ecc_on} with ECC on and {ecc_off} with ECC off: figures are for ECC on, upper ends for ECC off. The GiB of your own card "
+            "(--gpu) narrow them."
+        ),
+        "other-device": _(
+            "The account is one of GPUs with CUDA and has not been checked on {card}: there the platform's plugin decides what is profiled and kept "
+            "free, so ranges may not hold and parts may be called otherwise."
         ),
         "no-bf16": _("{card} has no bfloat16: vLLM needs --dtype float16 there."),
         "no-fp8": _("{card} has no FP8 arithmetic: check that an attention backend of this version can store FP8 there."),
         "blocks-split": _(
             "{width} divided among {tp} GPUs is no multiple of {block}: checkpoints in FP8 or 4 bits with blocks or groups of {block} fail to load "
             "so, unless they are padded or --enable-expert-parallel keeps experts whole."
+        ),
+        "sliding-window": _(
+            "{layers} of {total} layers keep a window of {window} only: {each} per token holds within it, and every further token of a request "
+            "takes {further}. That is why more tokens fit than {each} for each would allow."
         ),
         "replicated-heads": _("The model has {heads} KV heads: with {tp} GPUs they are replicated, and the KV cache per GPU stops shrinking."),
         "no-effect": _("{flag} does not change what fits."),
@@ -369,14 +423,20 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
         "wide-band": _("For models of this kind the estimate of the peak is loose: encoder, states and workspaces differ by version."),
     }[code]
     if code == "may-not-start" and not values["safe"]:
-        text = _("At the cautious end of the estimates it does not start with a length of {length}, nor with a useful one.")
+        text = _("It may start with a length of {length}, within the error of the estimates: about {longest} fit (surely no useful length).")
+    if code == "wish-above-length" and not values["command"]:
+        text = _("A request of {tokens} is refused with --max-model-len {limit}, and a longer limit does not start.")
     if code == "old-card-for-method" and values["later"]:
         text = _(
             "It does not start: this version's {method} needs compute capability {needs} or higher, and {card} has {has}, which is enough from "
             "vLLM {later} on."
         )
     if code == "below-max-len" and not values["safe"]:
-        text = _("It does not start with a length of {length}: at most {longest} fit, and at the cautious end of the estimates none.")
+        text = _("It does not start with a length of {length}: about {longest} fit (surely no useful length, at best {most}).")
+    if code == "below-max-len" and not values["longest"]:
+        text = _("It does not start with a length of {length}: none fits by the middle estimate, and at best {most}.")
+    if code == "may-not-start" and not values["longest"]:
+        text = _("It may start with a length of {length}, at the favourable end of the estimates only: by the middle one no length fits.")
 
     def figure(name: str, value: float) -> str:
         unit = _UNITS.get(name, "count")
@@ -385,7 +445,7 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
     return text.format(**{k: v if isinstance(v, str) else figure(k, v) for k, v in values.items()})
 
 
-_ROUGH = frozenset(("no-kv", "overcommitted", "tight-headroom"))
+_ROUGH = frozenset(("no-kv", "overcommitted", "tight-headroom", "graphs-outside", "free-near-budget"))
 """Notes whose sizes are estimates."""
 
 
@@ -426,6 +486,9 @@ def _band(page: Page, words: Words, plans: list[tuple[str, Plan]]) -> None:
             indent=0,
             style="dim",
         )
+        return
+    if not any(checked(p) for _l, p in plans):
+        page.text(_("Basis: calculated, by what was measured on GPUs with CUDA."), indent=0, style="dim")
         return
     text = _("Basis: calculated. Over {n} measured starts, half of the KV sizes were met within {median}, and {share} of them within {limit}.")
     figures = {k: words.value(v, "ratio") for k, v in (("median", TYPICAL["median_error"]), ("share", TYPICAL["within_12_percent"]), ("limit", 0.12))}

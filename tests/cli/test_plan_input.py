@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -196,3 +197,77 @@ def test_a_device_without_cuda_is_said_not_to_be_checked(capsys: pytest.CaptureF
     text = " ".join(capsys.readouterr().out.split())
     assert "has not been checked on" in text
     assert "measured starts" not in text
+
+
+def test_help_names_the_unit_of_each_number(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "--gpu-memory-utilization SHARE" in text
+    assert "--other-gib GIB" in text.replace("GiB", "GIB")
+
+
+def test_the_opposite_of_a_switch_is_known_as_the_switch(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = answer(capsys, "--gpu", "4090", "--max-model-len", "8192", "--no-enable-prefix-caching", "--no-such-thing")["plan"]
+    assert [(n["code"], n["flag"]) for n in plan["notes"] if "flag" in n] == [
+        ("no-effect", "--enable-prefix-caching"),
+        ("not-modelled", "--no-such-thing"),
+    ]
+    assert plan["other_options"] == ["--no-enable-prefix-caching", "--no-such-thing"]
+
+
+def test_a_config_that_is_not_there_is_said_to_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--model", "/nowhere/config.json", "--gpu", "4090"]) == 2
+    assert "cannot read /nowhere/config.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_config_is_read_in_the_encodings_that_editors_write(capsys: pytest.CaptureFixture[str], tmp_path: Path, encoding: str) -> None:
+    config = {
+        "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 16, "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192,
+    }  # fmt: skip
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config), encoding=encoding)
+    assert run(["plan", "--model", str(file), "--gpu", "4090", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"]["kv_bytes_per_token"] == 16 * 8 * 64 * 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("written", "near"),
+    [("Quen2.5-7B", "Qwen/Qwen2.5-7B-Instruct"), ("Qwen2.5-70B", "Qwen/Qwen2.5-72B-Instruct"), ("lama-3.1-8b", "meta-llama/Llama-3.1-8B-Instruct")],
+)
+def test_a_mistyped_model_gets_its_neighbours(capsys: pytest.CaptureFixture[str], written: str, near: str) -> None:
+    assert run(["plan", "--model", written, "--gpu", "4090"]) == 2
+    assert near in capsys.readouterr().err
+
+
+def test_so_many_gpus_that_cannot_share_the_model_get_the_nearest_that_can(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = answer(capsys, "--gpu", "3x4090")["plan"]
+    assert not plan["starts"]
+    found = [(w["kind"], w["flags"]["--tensor-parallel-size"], w["checkpoint"]) for w in plan["ways"]]
+    assert found == [("tp", "2", None), ("tp", "4", None)]
+
+
+def test_one_gpu_is_one_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--model", "Qwen2.5-0.5B-Instruct", "--gpu", "4090", "--tp", "3", "--lang", "en"]) == 0
+    text = capsys.readouterr().out
+    assert "--tensor-parallel-size 2 (2 such GPUs)" in text or "--tensor-parallel-size 1 (1 such GPU)" in text
+    assert "1 such GPUs" not in text
+
+
+@pytest.mark.parametrize("length", [[], ["--max-model-len", "8192"]])
+@pytest.mark.parametrize("version", ["0.6.3", "0.10.2"])
+def test_a_card_that_others_use_gets_a_smaller_share(capsys: pytest.CaptureFixture[str], version: str, length: list[str]) -> None:
+    plan = answer(capsys, "--gpu", "4090", "--vllm-version", version, "--other-gib", "6", *length)["plan"]
+    assert not plan["starts"]
+    shares = [float(w["flags"]["--gpu-memory-utilization"]) for w in plan["ways"] if "--gpu-memory-utilization" in w["flags"]]
+    assert shares
+    assert all(0.6 < share < 0.74 for share in shares)
+
+
+def test_the_command_has_a_length_in_whole_blocks_as_the_way_has(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--model", "Llama-3.1-8B-Instruct", "--gpu", "4090", "--vllm-version", "0.10.2", "--format", "json"]
+    assert run(["plan", *arguments]) == 0
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    command, way = plan["flags"]["--max-model-len"], next(w for w in plan["ways"] if w["kind"] == "length")
+    assert (int(command) % 16, command) == (0, way["flags"]["--max-model-len"])

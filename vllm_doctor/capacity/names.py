@@ -95,6 +95,11 @@ def written(name: str) -> str:
     return re.sub(r"(?<=[^:/\\]{2})[:@]|[(),;\[\]]", " ", text).strip()
 
 
+def untuned(name: str) -> str:
+    """The last part of a name in small letters, without the words of tuning: `Qwen/Qwen2.5-7B-Instruct` is `qwen2.5-7b`."""
+    return _TUNED.sub("", _TUNED.sub("", name.rpartition("/")[2])).lower()
+
+
 def last_part(name: str) -> str:
     """The telling part of a path or repository id. A hub cache path names the repository before `snapshots/HASH`."""
     cached = re.search(r"models--(.+?)--(.+?)(?:/|$)", name.replace("\\", "/"))

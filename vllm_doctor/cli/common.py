@@ -189,7 +189,9 @@ def read_model_config(path: str) -> Model:
     try:
         if file.stat().st_size > LARGEST_CONFIG:
             raise Misuse("{path} is too large for a config.json", path=path)
-        return model_from_config(file.read_text(encoding="utf-8"), file.absolute().parent.name or file.name)
+        data = file.read_bytes()
+        marked = data.startswith((b"\xff\xfe", b"\xfe\xff"))  # what Windows' PowerShell writes
+        return model_from_config(data.decode("utf-16" if marked else "utf-8"), file.absolute().parent.name or file.name)
     except ConfigInvalid as error:
         raise Misuse("{path}: {reason}", path=path, reason=error) from None
     except (OSError, UnicodeDecodeError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -193,7 +193,10 @@ def command(ctx: click.Context, /, **given: Any) -> int:
 
 def find_shape(text: str, knowledge: Knowledge) -> tuple[Model, str | None]:
     """(shape, quantisation that the name states). Raises Misuse for an unknown or ambiguous name."""
-    from ..capacity.names import find_model
+    import errno
+    import os
+
+    from ..capacity.names import find_model, untuned
 
     path = Path(text)
     if "{" in text:  # a config pasted, perhaps with words around it
@@ -206,6 +209,8 @@ def find_shape(text: str, knowledge: Knowledge) -> tuple[Model, str | None]:
     for file in (path, path / "config.json"):
         if file.suffix in (".json", ".txt") and file.is_file():
             return read_model_config(str(file)), None
+    if path.suffix == ".json":
+        raise Misuse("cannot read {path}: {reason}", path=text, reason=os.strerror(errno.ENOENT))
     match = find_model(text, knowledge)
     if match.model:
         if not (match.model.num_hidden_layers and match.model.hidden_size and match.model.num_attention_heads):
@@ -213,7 +218,7 @@ def find_shape(text: str, knowledge: Knowledge) -> tuple[Model, str | None]:
         return match.model, match.quantization
     if match.candidates:
         raise Misuse("--model {text}: this fits several models: {names}", text=text, names=", ".join(match.candidates))
-    close = _close(text, [m.name for m in knowledge.models])
+    close = _close(untuned(text), {untuned(n): m.name for m in reversed(knowledge.models) for n in (m.name, *m.aliases)})
     if close:
         raise Misuse("--model {text}: not among the known models (did you mean {names}?); give its config.json instead", text=text, names=close)
     raise Misuse("--model {text}: not among the known models; give its config.json instead", text=text)
@@ -231,18 +236,18 @@ def find_card(text: str, knowledge: Knowledge) -> GpuMatch:
         hints = [f"'{text} {size:g}GB'" for size in sizes]
         names = ", ".join(match.candidates)
         raise Misuse("--gpu {text}: this fits several cards: {names}; say the size: {sizes}", text=text, names=names, sizes=hints)
-    close = _close(text, [g.name for g in knowledge.gpus])
+    close = _close(text, {g.name.lower(): g.name for g in knowledge.gpus})
     if close:
         raise Misuse("--gpu {text}: not among the known cards (did you mean {names}?); give its GiB instead, such as 23.6", text=text, names=close)
     raise Misuse("--gpu {text}: not among the known cards; give its GiB instead, such as 23.6", text=text)
 
 
-def _close(text: str, names: list[str]) -> str:
-    """The names that look most like `text`; empty if none does."""
+def _close(text: str, names: Mapping[str, str]) -> str:
+    """The three entries that look most like `text`, of those under the names that they are compared by; empty if none does."""
     import difflib
 
-    low = {n.rpartition("/")[2].lower(): n for n in names}
-    return ", ".join(low[c] for c in difflib.get_close_matches(text.rpartition("/")[2].lower(), low, n=3))
+    near = difflib.get_close_matches(text.rpartition("/")[2].lower(), names, n=6)
+    return ", ".join(list(dict.fromkeys(names[c] for c in near))[:3])
 
 
 def _shared(text: str, count: int, given: dict[str, Any]) -> int:

@@ -138,7 +138,9 @@ def read(words: Sequence[str], flags: Iterable[Flag], own: Sequence[str], ctx: c
     for word in words:
         if re.match(r"-{1,2}[A-Za-z]", word):
             typed = word.partition("=")[0]
-            name = known.get(typed.replace("_", "-"), typed)
+            hyphened = typed.replace("_", "-")
+            # a switch has its opposite, --no-X, in the releases that have it at all; what bears on memory has a name of its own
+            name = known.get(hyphened) or known.get(hyphened.replace("--no-", "--", 1) if hyphened not in own else "", typed)
             found.append((name, [word]))
             near = [] if name in known or name in IDLE | HUNGRY else difflib.get_close_matches(name, [*own, *known], n=1, cutoff=0.86)
             close += [(name, n) for n in near]

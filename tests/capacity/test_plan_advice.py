@@ -218,6 +218,18 @@ def test_a_length_too_short_to_be_of_use_comes_after_the_other_ways_and_the_midd
         assert "Use --max-model-len" not in first
 
 
+def test_many_at_once_are_offered_ways_to_a_length_of_use_not_to_a_long_one() -> None:
+    answer = plan(setup(QWEN, "RTX 4090", version="0.33.0"), Wish(200), "max-model-len")
+    assert answer.solved_short
+    assert answer.ways
+    assert all(way.requests >= 200 and way.tokens_per_request == 2048 == int(way.flags["--max-model-len"]) for way in answer.ways)
+
+
+def test_no_smaller_share_is_advised_where_nobody_else_holds_memory() -> None:
+    answer = plan(setup("Qwen2.5-7B-Instruct-AWQ", "T4", version="0.6.3"), Wish(8))
+    assert all(float(way.flags.get("--gpu-memory-utilization", "0.9")) >= 0.9 for way in answer.ways)
+
+
 @pytest.mark.parametrize(
     ("wish", "middle", "own", "least"),
     [

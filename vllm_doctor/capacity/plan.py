@@ -17,6 +17,7 @@ from .refusals import REFUSALS, Note, refusals
 from .setup import GIB, PARTS, Budget, Limit, Setup
 from .size import requests_that_fit, size
 from .solving import (
+    LEAST_LENGTH,
     LENGTH_STEP,
     LONG_ENOUGH,
     SOLVERS,
@@ -128,20 +129,20 @@ def plan(
         command_sure=certainty(best) == "surely",
         certainty=certainty(setup),
         solved_short=short,
-        ways=_ways(asked, wish) if short else () if held else _ways(setup, wish),
+        ways=_ways(asked, wish, LEAST_LENGTH if wish.concurrency else LONG_ENOUGH) if short else () if held else _ways(setup, wish),
     )
 
 
-def _ways(setup: Setup, wish: Wish) -> tuple[Way, ...]:
-    """What would help. A wish longer than --max-model-len takes a longer one as well."""
+def _ways(setup: Setup, wish: Wish, goal: int = LONG_ENOUGH) -> tuple[Way, ...]:
+    """What would help. A wish longer than --max-model-len takes a longer one as well; without a length, changes are tried with `goal` tokens."""
     own = setup.model.max_position_embeddings
     if own and wish.tokens is not None and wish.tokens > own:
         return ()
     base = lengthened(setup, wish)
     if wish.tokens is not None and setup.max_model_len is None:
         base = structs.replace(setup, max_model_len=min(up(wish.tokens), own or up(wish.tokens)))
-    elif wish.tokens is None and setup.max_model_len is None and (own or 0) > LONG_ENOUGH:
-        base = structs.replace(setup, max_model_len=LONG_ENOUGH)
+    elif wish.tokens is None and setup.max_model_len is None and (own or 0) > goal:
+        base = structs.replace(setup, max_model_len=goal)
     if base is not setup and setup.max_model_len is None and starts_with(base, wish):
         base = setup  # the length does it alone: what else is tried shall reach the whole of it
 

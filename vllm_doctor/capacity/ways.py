@@ -119,7 +119,7 @@ def squeeze(setup: Setup, solvers: Solvers) -> Setup | None:
         for candidate in (trial, solvers.length(trial)):
             if candidate is not None and solvers.holds(candidate):
                 return candidate
-    return low  # a smaller share, where others hold what is missing
+    return low if setup.outside_bytes else None  # a smaller share, where others hold what is missing
 
 
 def _shortest(setup: Setup) -> Setup:

@@ -12,7 +12,7 @@ from vllm_doctor.capacity.plan import Plan, plan
 from vllm_doctor.capacity.refusals import refusals
 from vllm_doctor.capacity.setup import GIB, Setup
 from vllm_doctor.capacity.size import requests_that_fit, size
-from vllm_doctor.capacity.solving import LENGTH_STEP, QUANTITIES, SOLVERS, Wish, cautious, runs, starts_with
+from vllm_doctor.capacity.solving import LENGTH_STEP, QUANTITIES, SOLVERS, Wish, cautious, certainty, hopeful, roomy, runs, starts_with
 from vllm_doctor.reports.plan import as_json, as_text
 from vllm_doctor.ruleset.load import load_knowledge
 
@@ -57,8 +57,23 @@ def test_a_plan_adds_up_and_its_command_starts(setup: Setup, wish: Wish, questio
     assert all(f.low <= f.requests <= f.high for f in answer.fits.values())
     assert answer.command_starts or not answer.starts
     assert not answer.command_starts or runs(started(answer))
+    assert not answer.command_sure or certainty(started(answer)) == "surely"
+    assert (answer.certainty == "no") == (not hopeful(answer.setup).starts or bool(refusals(answer.setup, budget)))
+    assert answer.certainty != "surely" or cautious(answer.setup).starts
+    assert all(roomy(advised) for advised in shares(answer))
     assert as_text([("card", answer)], "a/model", wish, language=language)
     assert as_json([("card", answer)], "a/model", wish)
+
+
+def shares(answer: Plan) -> list[Setup]:
+    """The set-ups of ways that raise the utilisation, with all that bears on what lies outside the budget."""
+    found = []
+    for way in answer.ways:
+        share = float(way.flags.get("--gpu-memory-utilization", 0))
+        if share > answer.budget.utilization:
+            seqs = int(way.flags.get("--max-num-seqs", 0)) or answer.setup.max_num_seqs
+            found.append(structs.replace(answer.setup, gpu_memory_utilization=share, max_num_seqs=seqs))
+    return found
 
 
 def started(answer: Plan) -> Setup:

@@ -16,7 +16,7 @@ from vllm_doctor.remedies.advise import _plain
 from vllm_doctor.remedies.conditions import CONDITIONS
 from vllm_doctor.remedies.figures import look
 from vllm_doctor.remedies.solve_oom import captured_share, graphs_to_come
-from vllm_doctor.remedies.solvers import SOLVERS, cap_below
+from vllm_doctor.remedies.solvers import SOLVERS
 
 Figures = dict[str, Scalar]
 
@@ -395,10 +395,28 @@ def test_who_waits_for_something_else_than_a_slot_gets_no_more_slots(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("pool", "running", "value"), [(5_000, [20, 20, 20, 20, 20], 5), (5_000, [24, 5, 20, 20, 20], 5), (50_000, [3, 3, 3, 3, 3], None)]
+    ("running", "value"),
+    [
+        ([24, 20, 22, 23, 21], 20),  # it was carried while others waited
+        ([24, 20, 20, 20, 20], 12),  # 20 all along, and still preempted: as many as fit at the length that few exceed
+        ([12, 12, 12, 12, 12], None),  # no more ever ran
+    ],
 )
-def test_a_cap_is_below_what_ran(pool: int, running: list[int], value: int | None) -> None:
-    assert cap_below([float(pool // 1000), float(min(running))], [64.0, float(max(running))]) == value
+def test_a_cap_is_below_what_ran(running: list[int], value: int | None) -> None:
+    case, evaluator = case_of(run := server(facts=CARD))
+    before = look(case, run, finding("kv-cache-exhaustion"), evaluator)
+    load = structs.replace(
+        before,
+        lengths={"p95": 8400.0},
+        slots=64.0,
+        most_running=float(max(running)),
+        running=float(max(running[1:])),
+        least_running=float(min(running[1:])),
+    )
+    found = finding("kv-cache-exhaustion")
+    evaluator.memo["figures", run.id, found.engine, found.cause, found.window] = load
+    answer = SOLVERS["seqs_that_fit"](case, run, found, evaluator)
+    assert (None if answer is None else _plain(answer)) == value
 
 
 @pytest.mark.parametrize(

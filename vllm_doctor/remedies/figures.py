@@ -35,7 +35,8 @@ class Figures(Struct, frozen=True):
     `total_least` is the least that cards of this kind have, where only a table says how much that is; `kv_tokens_least` the fewest tokens behind
     sizes that are printed to 0.01 GiB, where no line counts them.
     `present`: the most requests that ran and waited at the same time. `held`: tokens that a running request held on average while others
-    waited. `least_running` ran while others waited. `itl_p99` and `step` are seconds; `chunk` is what one prompt may take of a step.
+    waited. `least_running` ran while others waited, `most_running` at any time. `itl_p99` and `step` are seconds; `chunk` is what one prompt
+    may take of a step.
     `fixed_pool`: the number of blocks was forced, `pool_by_budget` the tokens that there would have been otherwise. `kv_rest` is what was left
     for the pool, zero and below where the start failed for it; `no_pool` says that it failed, however much was left, `never_pool` that the
     start ended before a pool was sized. `graphs_charged` is what
@@ -86,6 +87,7 @@ class Figures(Struct, frozen=True):
     waiting: float | None = None
     running: float | None = None
     least_running: float | None = None
+    most_running: float | None = None
     usage: float | None = None
     step: float | None = None
     itl_p99: float | None = None
@@ -195,6 +197,7 @@ def _look(case: Case, run: Run, finding: Judgement, evaluator: Evaluator) -> Fig
         waiting=value("requests.waiting.max"),
         running=value("requests.running.max_while_waiting"),
         least_running=value("requests.running.min_while_waiting"),
+        most_running=overall("requests.running.max"),
         usage=usage,
         step=value("step.duration.max") or (value("latency.itl.p99") if finding.cause == "prefill-spike" else None),
         itl_p99=overall("latency.itl.p99"),

@@ -129,8 +129,9 @@ def seqs_that_fit(case: Case, run: Run, finding: Judgement, evaluator: Evaluator
     held = fit(_unlimited(f), f.lengths.get("p95"))
     if held is None and f.least_running is None:
         return Unknown("stats-lines")
-    most = evaluator.value("requests.running.max", run, finding.engine if finding.engine is not None else run.engines[0], finding.window)
-    to = cap_below([held, f.least_running], [f.slots, most.value if isinstance(most, Known) else None, f.running])
+    by_length = cap_below([held], [f.slots, f.most_running])
+    by_load = cap_below([f.least_running], [f.slots, f.most_running, f.running])  # as many all along: that many were too many
+    to = max((x for x in (by_length, by_load) if x is not None), default=None)
     return None if to is None else Known(float(to))
 
 

@@ -56,7 +56,7 @@ class Fits(Struct, frozen=True):
 class Plan(Struct, frozen=True):
     """The answer for one card. `flags` are the options to use, by name, in the version's spelling, `others` the words of options that are
     carried along without being modelled; `command_starts` tells whether a server with them starts. `notes` are keys of sentences with figures
-    (reports/plan.py words them). `solved` is the value that was asked for, at the cautious end of the estimates: None without a question, ""
+    (reports/plan_notes.py words them). `solved` is the value that was asked for, at the cautious end of the estimates: None without a question, ""
     where no value does it; `solved_middle` is the same by the middle estimate; `solved_short` tells that the value is a length too short to be
     of use. `ways` are changes that help where the set-up does not start or does not hold the wish. `certainty` is of the set-up itself,
     `command_sure` tells whether the command starts at the cautious end as well."""

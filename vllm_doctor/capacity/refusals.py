@@ -1,5 +1,5 @@
 """What vLLM refuses before or while it starts, whatever the KV cache would hold. Each entry is a note's code with figures
-(reports/plan.py words them)."""
+(reports/plan_notes.py words them)."""
 
 from __future__ import annotations
 

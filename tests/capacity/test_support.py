@@ -86,6 +86,10 @@ def test_advice_on_a_card_that_cannot_compute_awq_names_gptq() -> None:
     assert [w.checkpoint for w in plan(setup("Qwen2.5-7B-Instruct-AWQ", "V100 32GB", "0.10.2")).ways] == ["gptq"]
 
 
+def test_a_model_that_is_published_quantised_only_gets_no_other_form() -> None:
+    assert smaller(setup("gpt-oss-20b", "T4", "0.10.2")) == []
+
+
 @pytest.mark.parametrize(
     ("model", "version", "first"),
     [

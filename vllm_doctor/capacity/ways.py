@@ -139,7 +139,7 @@ def smaller(setup: Setup) -> list[str]:
     """Quantisations that would make the weights smaller, the gentlest first: FP8 where the card computes in it, 4 bits. Those that the model
     is published in come before what somebody else may have made."""
     method, bits = quantisation(setup)
-    if method and bits < 6 and lacking(setup) is None:
+    if method and bits < 6 and (lacking(setup) is None or not setup.quantization):  # what is published quantised only has no other form
         return []
     published = {found[0] for entry in setup.model.quantised if (found := quant_of(entry.partition(":")[0]))}
     eight = ["fp8"] if not method and setup.gpu is not None and setup.gpu.fp8 else []

@@ -126,7 +126,12 @@ def test_what_a_log_does_not_state_contradicts_nothing(tmp_path: Path, capsys: p
 
 @pytest.mark.parametrize(
     ("language", "said"),
-    [("en", "The KV cache is that of a real start; its peak and what lies outside PyTorch"), ("zh", "KV 缓存取自真实启动；激活峰值与 PyTorch 之外")],
+    [
+        ("en", "The KV cache is that of a real start; its peak and what lies outside PyTorch"),
+        ("en", "It starts: 12 requests of 8,192 tokens fit at once."),
+        ("zh", "KV 缓存取自真实启动；激活峰值与 PyTorch 之外"),
+        ("zh", "可以启动：可同时容纳 12 个请求，每个 8,192 个 token。"),
+    ],
 )
 def test_the_basis_says_what_was_measured_together(language: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "server.log").write_text(V1)

@@ -163,6 +163,8 @@ def _verdict(words: Words, plan: Plan) -> str:
         _("It starts: {n} request of {tokens} fits at once ({low} – {high})."),
         _("It starts: {n} requests of {tokens} fit at once ({low} – {high})."),
     )
+    if fit.low == fit.high:
+        one, many = _("It starts: {n} request of {tokens} fits at once."), _("It starts: {n} requests of {tokens} fit at once.")
     text = one if words.fits(fit.requests) == "1" else many
     figures = {"low": words.fits(fit.low), "high": words.fits(fit.high), "tokens": words.value(fit.tokens_per_request, "tokens")}
     return text.format(n=words.fits(fit.requests), **figures)
@@ -247,6 +249,8 @@ def _fits(page: Page, words: Words, plan: Plan) -> None:
             _("{n} request {which} at once ({tokens} each; {low} – {high})"),
             _("{n} requests {which} at once ({tokens} each; {low} – {high})"),
         )
+        if fit.low == fit.high:
+            one, many = _("{n} request {which} at once ({tokens} each)"), _("{n} requests {which} at once ({tokens} each)")
         tokens = words.value(fit.tokens_per_request, "tokens")
         text = one if count == "1" else many
         page.text(text.format(n=count, which=which, tokens=tokens, low=words.fits(fit.low), high=words.fits(fit.high)))

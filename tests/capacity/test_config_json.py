@@ -79,7 +79,7 @@ def test_states_are_counted_per_request(name: str, conv: int, ssm: int) -> None:
         ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "gptq"),
         ({"quant_method": "gptq", "bits": 8}, "gptq-int8"),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
-        ({"quant_method": "fbgemm_fp8"}, "fp8"),
+        ({"quant_method": "fbgemm_fp8"}, "fbgemm_fp8"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
         ({"quant_method": "mxfp4"}, "mxfp4"),

@@ -15,7 +15,7 @@ from .setup import Setup
 from .weights import quantisation
 
 LEAST_CAPABILITY = 7.0
-"""Of an NVIDIA GPU: vLLM is built for Volta and newer in every release read (its installation page says so from the first on)."""
+"""Of an NVIDIA GPU: the notes of older cards in rules/knowledge/gpus.yaml name it as vLLM's minimum."""
 FIRST_FALLBACK = Version("0.7.2")
 """First release that runs text models without a class of its own through Transformers (release notes). It is for dense ones."""
 

@@ -160,7 +160,7 @@ def quant_of(name: str | None) -> tuple[str, float] | None:
 
 
 _WRITTEN: tuple[tuple[str, str], ...] = (
-    (r"fp4-experts|deepseek_v4_fp8|fp4\+fp8", "fp4-experts"),
+    (r"(?<!x)fp4-experts|deepseek_v4_fp8|fp4\+fp8", "fp4-experts"),
     (r"int4.*group-?32|int4-experts", "int4-experts"),
     (r"fbgemm_fp8", "fbgemm_fp8"),
     (r"modelopt.*fp4", "modelopt_fp4"),

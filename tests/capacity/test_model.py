@@ -200,7 +200,8 @@ def test_states_take_a_block_per_group_and_raise_the_block_size() -> None:
     [
         ("awq", "awq", 4.156), ("AWQ", "awq", 4.156), ("GPTQ-Int4", "gptq", 4.156), ("GPTQ-Int8", "gptq-int8", 8.156),
         ("compressed-tensors w8a8", "w8a8", 8.0),
-        ("FP8 dynamic", "fp8", 8.0), ("fbgemm_fp8", "fbgemm_fp8", 8.0), ("mxfp4 experts + bf16", "mxfp4", 4.25), ("deepseek_v4_fp8", "fp4-experts", 4.25),
+        ("FP8 dynamic", "fp8", 8.0), ("fbgemm_fp8", "fbgemm_fp8", 8.0), ("mxfp4 experts + bf16", "mxfp4", 4.25),
+        ("deepseek_v4_fp8", "fp4-experts", 4.25),
         ("bitsandbytes", "bitsandbytes", 4.5), ("modelopt nvfp4", "modelopt_fp4", 4.5), ("mxfp4", "mxfp4", 4.25),
         ("Q4_K_M", "q4_k_m", 4.85), ("W4A16", "gptq", 4.156), ("experts_int8", "experts_int8", 8.0),
     ],

@@ -92,6 +92,15 @@ def test_all_arguments_of_an_old_log_with_its_defaults_are_no_command() -> None:
     assert command_after(run, [GONE], list(FLAGS.values())) is None
 
 
+@pytest.mark.parametrize("figure", ["nan", float("nan"), float("inf")])
+def test_what_is_no_number_is_left_out_of_a_command(figure: object) -> None:
+    run = server(facts={"model.name": "org/m"}, flags={**ARGUMENTS, "gpu-memory-utilization": figure})
+    result = command_after(run, [GONE], list(FLAGS.values()))
+    assert result is not None
+    assert "--gpu-memory-utilization" in result.left_out
+    assert "gpu-memory-utilization" not in result.after
+
+
 def test_a_command_that_was_put_together_says_so_in_a_comment() -> None:
     run = server(facts={"model.name": "m"}, flags={"num-gpu-blocks-override": 160})
     result = command_after(run, [GONE], list(FLAGS.values()))

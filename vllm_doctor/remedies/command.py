@@ -26,6 +26,8 @@ from .variables import masked_variables, with_variable
 
 WIDTH = 90
 """A command that was put together goes on one line up to this."""
+NO_NUMBER = frozenset({"nan", "inf", "-inf"})
+"""What a broken line may give for a figure."""
 LOG_ONLY = frozenset({"model", "model-tag", "dispatch-function", "config", "subparser"})
 """Arguments of the log that are no options to repeat: the model stands by itself."""
 
@@ -129,7 +131,10 @@ def _put_together(run: Run, options: Options) -> tuple[Launch | None, tuple[str,
 
 
 def _typed(value: Scalar) -> str | None:
-    """A printed argument as shell words; empty for a switch that is on, None where it cannot be typed (an object's representation)."""
+    """A printed argument as shell words; empty for a switch that is on, None where it cannot be typed (an object's representation, no
+    number)."""
+    if str(value).strip().lower() in NO_NUMBER:
+        return None
     if isinstance(value, bool):
         return "" if value else "false"
     if isinstance(value, int | float):

@@ -33,13 +33,14 @@ SHORTEST_PROFILE = 2048
 """V0 profiles at least so many tokens (memory model, vllm/config.py 0.2.7 to 0.10.2)."""
 LARGEST_CARD = 288 * GIB
 """No single GPU has more (rules/knowledge/gpus.yaml): what even this one's share does not give, no utilization gives."""
-LARGEST_PEAK = 16 * GIB
-"""Activations and what lies outside PyTorch, of steps as large as people set them (heuristic: 131,072 tokens of a 7B model take 11 to 14 GiB)."""
+LARGEST_PEAK = 18 * GIB
+"""Activations and what lies outside PyTorch, of steps as large as people set them (heuristic: by the memory model 131,072 tokens of a 7B or 8B
+model take 15 to 17.5 GiB)."""
 USUAL_BUDGET = 2048
 """The smallest default of servers that chunk (rules/knowledge/flags.yaml): who has no more gains little."""
 KV_STEP = GIB / 8
 FOUR_BITS_SAVE = 0.6
-"""Of 16-bit weights, at least: embeddings and norms stay as they are (AWQ and GPTQ of 7B to 72B: 0.61 to 0.71)."""
+"""Of 16-bit weights, at least: embeddings and norms stay as they are (by the memory model 0.63 to 0.72 for 7B to 72B)."""
 NEED_AND_HAVE = ("needed", "available", "max_model_len", "capacity")
 """What the refusal states: bytes since V1, tokens in V0."""
 

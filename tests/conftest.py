@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 
 from tests.judging import OUTSIDE, outside_cases
+
+# A property is not slower for holding: no test of ours watches the clock.
+settings.register_profile("unhurried", settings.get_profile(settings.get_current_profile_name()), deadline=None)
+settings.load_profile("unhurried")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -159,3 +159,22 @@ def test_models_of_july_2025_have_their_own_limit(name: str) -> None:
     found = find_model(name, KNOWLEDGE).model
     assert found is not None
     assert found.max_position_embeddings == 262144
+
+
+@pytest.mark.parametrize("written", ["RTX 4090,A100 80GB", "H100,A100 80GB", "4090,3090", "H100 + T4"])
+def test_cards_that_differ_are_not_taken_for_one(written: str) -> None:
+    found = find_gpu(written, KNOWLEDGE)
+    assert (found.gpu, found.total_gib) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [
+        ("meta-llama/Llama-3.1-405B-Instruct-FP8", "fbgemm_fp8"),
+        ("/models/Llama-3.1-405B-Instruct-FP8", "fbgemm_fp8"),
+        ("Llama-3.1-405B-Instruct-FP8", "fbgemm_fp8"),
+        ("neuralmagic/Meta-Llama-3.1-405B-Instruct-FP8", "FP8"),
+    ],
+)
+def test_metas_own_fp8_is_told_from_others(name: str, recipe: str) -> None:
+    assert find_model(name, KNOWLEDGE).quantization == recipe

@@ -48,6 +48,8 @@ _TUNED = re.compile(
     r"[-_. ](?:instruct|chat|it|base|hf|sft|dpo|rlhf|preview|latest|thinking|\d{4}|v\d+(?:\.\d+)?|2[3-6]\d{2})(?=$|[-_. ])", re.IGNORECASE
 )
 _ORGANISATIONS = re.compile(r"^(?:meta|facebook|google|microsoft|nvidia|ibm)[-_]", re.IGNORECASE)
+_META_FP8 = re.compile(r"(?:^|/|models--)meta-llama(?:/|--)|^(?:\.{0,2}/.*/)?(?:meta-)?llama-3\.1-405b(?:-instruct)?-fp8$", re.IGNORECASE)
+"""Meta's own FP8: its repositories, and the one model of 405B that is called so without a publisher."""
 _DRAFT = re.compile(r"(?:^|[-_. ])(?:draft|speculator|eagle-?[23]?|medusa)(?=$|[-_. ])", re.IGNORECASE)
 """A draft model bears the name of the model that it drafts for, and has another shape."""
 _SPOKEN = (
@@ -122,7 +124,7 @@ def find_model(name: str, knowledge: Knowledge) -> ModelMatch:
     quant = _quantisation(own, tail)
     if quant and "fp4" in quant.lower() and re.search(r"(?:^|/|models--)nvidia(?:/|--)", name[:LONGEST_NAME], re.I):
         quant = f"modelopt {quant}"  # NVIDIA's own recipe: only the routed experts
-    if quant and quant.lower() == "fp8" and re.search(r"(?:^|/|models--)meta-llama(?:/|--)", name[:LONGEST_NAME], re.I):
+    if quant and quant.lower() == "fp8" and _META_FP8.search(name[:LONGEST_NAME]):
         quant = "fbgemm_fp8"  # Meta's own FP8 leaves attention at 16 bits
     bare = _QUANT_WORDS.sub("", _QUANT_WORDS.sub("", tail))
     short = _ORGANISATIONS.sub("", bare)
@@ -337,9 +339,10 @@ def find_gpu(text: str, knowledge: Knowledge) -> GpuMatch:
     count, one = counted(text)
     parts = [p for p in re.split(r"[,+;&、，]", one) if p.strip()]
     several = {m.gpu.name for p in parts if (m := _find_gpu(p, knowledge)).gpu} if len(parts) > 1 else set()
-    if len(several) > 1:  # different cards: none of them stands for all, but one size may
+    if len(several) > 1:  # different cards: none of them stands for all, but a size that is said of each may
         sizes = {found[0] for found in _SIZE.finditer(one)}
-        return structs.replace(_find_gpu(sizes.pop(), knowledge), count=len(parts)) if len(sizes) == 1 else GpuMatch(None)
+        of_all = len(sizes) == 1 and (all(_SIZE.search(p) for p in parts) or re.search(r"\beach\b|[每均各]", one))
+        return structs.replace(_find_gpu(sizes.pop(), knowledge), count=len(parts)) if of_all else GpuMatch(None)
     match = _find_gpu(one, knowledge)
     return structs.replace(match, count=count) if match.total_gib else match
 

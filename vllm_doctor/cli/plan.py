@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -236,6 +237,8 @@ def find_card(text: str, knowledge: Knowledge) -> GpuMatch:
         hints = [f"'{text} {size:g}GB'" for size in sizes]
         names = ", ".join(match.candidates)
         raise Misuse("--gpu {text}: this fits several cards: {names}; say the size: {sizes}", text=text, names=names, sizes=hints)
+    if re.search(r"[,+;&、，]", text):
+        raise Misuse("--gpu {text}: cards that differ; GPUs of one server are taken to be alike: give --gpu once for each to compare", text=text)
     close = _close(text, {g.name.lower(): g.name for g in knowledge.gpus})
     if close:
         raise Misuse("--gpu {text}: not among the known cards (did you mean {names}?); give its GiB instead, such as 23.6", text=text, names=close)

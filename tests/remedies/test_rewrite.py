@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,7 +111,7 @@ def after(text: str, edit: Edit) -> str | None:
         (FOLDED, UTIL, "256", "256\n      --gpu-memory-utilization 0.95"),
         ("vllm serve m --max-num-seqs 8 --max-num-seqs 256", SEQS, "seqs 256", "seqs 32"),
         ("vllm serve m --max-num-seqs 8 --port 1 --max-num-seqs=256", GONE, " --max-num-seqs 8 --port 1 --max-num-seqs=256", " --port 1"),
-        (SUBSTITUTED, UTIL, "${UTIL:-0.92}", "0.95"),
+        (SUBSTITUTED, UTIL, "${UTIL:-0.92}", '"0.95"'),
         (PLAIN, SEQS, "256", "32"),
         (LITERAL, SEQS, "=256", "=32"),
         (LITERAL, UTIL, "=256", "=256\n      --gpu-memory-utilization=0.95"),
@@ -129,6 +130,75 @@ def test_only_the_change_changes(text: str, edit: Edit, old: str, new: str) -> N
     (launch,) = find(text, "launch.txt", 1, FLAGS)
     whole = launch.text if old in launch.text else text
     assert after(text, edit) == whole.replace(old, new, 1)
+
+
+MODEL = "Qwen/Qwen2.5-7B-Instruct"
+LENGTH = Edit("--max-model-len", "38656")
+ONLY_MODEL = {
+    "brackets": f'    image: vllm/vllm-openai\n    command: ["--model", "{MODEL}"]\n',
+    "brackets and no space": f'    image: vllm/vllm-openai\n    command: ["--model","{MODEL}"]\n',
+    "brackets and single quotes": f"    image: vllm/vllm-openai\n    command: ['--model', '{MODEL}']\n",
+    "brackets and no quotes": f"    image: vllm/vllm-openai\n    command: [--model, {MODEL}]\n",
+    "block": f"        image: vllm/vllm-openai\n        args:\n          - --model\n          - {MODEL}\n",
+    "block with quotes": f'        image: vllm/vllm-openai\n        args:\n        - "--model"\n        - "{MODEL}"\n',
+    "block with comments": f"    image: vllm/vllm-openai\n    command:\n      - --model   # which\n      # the small one\n      - {MODEL}   # this\n",
+    "block with serve": f"    command:\n      - vllm\n      - serve\n      - {MODEL}\n",
+    "brackets with serve": f'    command: ["vllm", "serve", "{MODEL}"]\n',
+}
+JOINED = {
+    "brackets": f'    image: vllm/vllm-openai\n    command: ["--model={MODEL}"]\n',
+    "block": f"    image: vllm/vllm-openai\n    command:\n      - --model={MODEL}\n",
+    "block with quotes": f'    image: vllm/vllm-openai\n    command:\n      - "--model={MODEL}"\n',
+}
+
+
+def items(text: str | None) -> list[object]:
+    """The arguments in a part of a YAML file, as a YAML reader has them."""
+    assert text is not None
+    (arguments,) = yaml.safe_load(text).values()
+    assert isinstance(arguments, list)
+    return arguments
+
+
+@pytest.mark.parametrize("text", ONLY_MODEL.values(), ids=ONLY_MODEL)
+def test_a_list_that_only_names_the_model_gets_further_items(text: str) -> None:
+    (launch,) = find(text, "launch.txt", 1, FLAGS)
+    assert items(after(text, LENGTH)) == [*items(launch.text), "--max-model-len", "38656"]
+    assert items(after(text, EAGER)) == [*items(launch.text), "--enforce-eager"]
+
+
+@pytest.mark.parametrize("text", JOINED.values(), ids=JOINED)
+def test_an_option_joins_its_value_where_the_model_does(text: str) -> None:
+    assert items(after(text, LENGTH)) == [f"--model={MODEL}", "--max-model-len=38656"]
+    assert items(after(text, Edit("--hf-overrides", '{"a": 1}'))) == [f"--model={MODEL}", '--hf-overrides={"a": 1}']
+
+
+@pytest.mark.parametrize(
+    ("text", "edit", "arguments"),
+    [
+        (COMPOSE, SEQS, ["--model", MODEL, "--max-num-seqs", "32"]),
+        (COMPOSE, UTIL, ["--model", MODEL, "--max-num-seqs", "256", "--gpu-memory-utilization", "0.95"]),
+        (COMPOSE, GONE, ["--model", MODEL]),
+        (EQUALS, SEQS, [f"--model={MODEL}", "--max-num-seqs=32"]),
+        (EQUALS, UTIL, [f"--model={MODEL}", "--max-num-seqs=256", "--gpu-memory-utilization=0.95"]),
+        (KUBERNETES, SEQS, ["--model", MODEL, "--max-num-seqs", "32"]),
+        (KUBERNETES, UTIL, ["--model", MODEL, "--max-num-seqs", "256", "--gpu-memory-utilization", "0.95"]),
+        (KUBERNETES, GONE, ["--model", MODEL]),
+        (SUBSTITUTED, UTIL, ["--model", MODEL, "--gpu-memory-utilization", "0.95"]),
+        (NESTED, SEQS, ["exec vllm serve m --max-num-seqs 32"]),
+        (ESCAPED, SEQS, ["-c", "vllm serve m --max-num-seqs 32 --hf-overrides '{\"a\": 1}'"]),
+    ],
+)
+def test_a_rewritten_list_is_read_by_yaml_as_the_arguments_it_stands_for(text: str, edit: Edit, arguments: list[str]) -> None:
+    assert items(after(text, edit)) == arguments
+
+
+@pytest.mark.parametrize("old", ["$(VALUE)", "${VALUE}", "256"])
+@pytest.mark.parametrize("value", ["38656", "0.9", "1e5", "-1", "true", "No", "null", "auto", "fp8_e4m3", "a: b", "it's", '{"a": 1}'])
+def test_an_argument_in_place_of_an_unquoted_one_stays_a_string(old: str, value: str) -> None:
+    text = f"args:\n  - --model\n  - m\n  - --max-model-len\n  - {old}\n"
+    (launch,) = find(f"image: vllm/vllm-openai\n{text}", "pod.yaml", 1, FLAGS)
+    assert items(rewritten(launch.text, Edit("--max-model-len", value), OPTIONS, launch.flags)) == ["--model", "m", "--max-model-len", value]
 
 
 @pytest.mark.parametrize("text", [COMPOSE, KUBERNETES, PYTHON, 'CMD ["vllm", "serve", "m", "--max-num-seqs", "4"]'])

@@ -267,6 +267,8 @@ def _replaced(text: str, words: Sequence[Word], place: int, edit: Edit, options:
         return text[: old.start] + _quoted(value, old.quote, text) + text[old.end :]
     if len(head) == 2:
         glue = word.text[len(head[0])]
+        if _listed(text):
+            return text[: word.start] + _item(head[0] + glue + value, word.quote) + text[word.end :]
         raw = text[word.start : word.end]
         inside = re.fullmatch(r"([^=]+=)([\"'])(.*)\2", raw)  # --flag="value"
         new = f"{inside[1]}{inside[2]}{value}{inside[2]}" if inside and not word.quote else word.quote + head[0] + glue + value + word.quote
@@ -292,45 +294,72 @@ def _added(text: str, words: Sequence[Word], first: int, edit: Edit) -> str:
     """The option behind the last word, with the gap and the manner (`--a=1`, `--a 1`) of the options before it."""
     last = words[-1]
     dashed = [i for i in range(first, len(words)) if words[i].text.startswith("--")]
+    joined = sum("=" in words[i].text for i in dashed) > len(dashed) / 2
+    value = str(edit.value)
+    if _listed(text):
+        gap = _between_items(text, words, dashed)
+        style = max(("", '"', "'"), key=lambda q: sum(w.quote == q for w in words[first:]))
+        if value == "true":
+            return text[: last.end] + gap + _item(edit.option, style) + text[last.end :]
+        if joined or any(" " in words[i].text for i in dashed):
+            return text[: last.end] + gap + _item(f"{edit.option}{'=' if joined else ' '}{value}", style) + text[last.end :]
+        between = _between_items(text, words, [i + 1 for i in dashed if i + 1 not in dashed])
+        return text[: last.end] + gap + _item(edit.option, style) + between + _item(value, style or '"') + text[last.end :]
     gaps = [text[words[i - 1].end : words[i].start] for i in dashed if i]
     gap = next((g for g in reversed(gaps) if "\n" in g), gaps[-1] if gaps else " ")
     within = [text[words[i].end : words[i + 1].start] for i in dashed if i + 1 < len(words) and i + 1 not in dashed]
-    joined = sum("=" in words[i].text for i in dashed) > len(dashed) / 2
-    listed = _LIST_KEY.match(text.split("\n", 1)[0]) is not None and (_is_list(text))
-    style = max(("", '"', "'"), key=lambda q: sum(w.quote == q for w in words[first:])) if listed else ""
-    value = str(edit.value)
     if value == "true":
-        return text[: last.end] + gap + style + edit.option + style + text[last.end :]
+        return text[: last.end] + gap + edit.option + text[last.end :]
     if joined:
-        one = f"{edit.option}={value}" if listed else f"{edit.option}={shlex.quote(value)}"
-        return text[: last.end] + gap + style + one + style + text[last.end :]
-    if listed and any(" " in words[i].text for i in dashed):
-        return text[: last.end] + gap + style + f"{edit.option} {value}" + style + text[last.end :]
-    between = within[-1] if within else (gap if listed else " ")
-    shown = _quoted(value, style or ('"' if listed else ""), text)
-    return text[: last.end] + gap + style + edit.option + style + between + shown + text[last.end :]
+        return text[: last.end] + gap + f"{edit.option}={shlex.quote(value)}" + text[last.end :]
+    return text[: last.end] + gap + edit.option + (within[-1] if within else " ") + shlex.quote(value) + text[last.end :]
 
 
-def _is_list(text: str) -> bool:
-    value = (_LIST_KEY.match(text.split("\n", 1)[0]) or [None, ""])[1] or ""
-    return not value.strip() or value.strip().startswith("[")
+def _between_items(text: str, words: Sequence[Word], before: Sequence[int]) -> str:
+    """What a list has between its items: in a block the line break, indent and dash of its last item, in brackets a comma and the space that
+    stands before the items `before` (indices), a line break first."""
+    line = text.rfind("\n", 0, words[-1].start)
+    dash = re.fullmatch(r"\n[ \t]*-[ \t]+", text[line : words[-1].start]) if line >= 0 else None
+    if dash:
+        return dash[0]
+    commas = [g for i in before if 0 < i < len(words) and re.fullmatch(r"\s*,\s*", g := text[words[i - 1].end : words[i].start])]
+    return next((g for g in reversed(commas) if "\n" in g), commas[-1] if commas else ", ")
+
+
+def _listed(text: str) -> bool:
+    """Are the arguments the items of a YAML or JSON list?"""
+    key = _LIST_KEY.match(text.split("\n", 1)[0])
+    return key is not None and (not key[1].strip() or key[1].strip().startswith("["))
+
+
+_YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})
+_PLAIN = re.compile(r"(?:--?[A-Za-z]|[A-Za-z/])[\w./+=-]*(?: [\w./+=-]+)*")
+
+
+def _item(value: str, quote: str) -> str:
+    """A string as an item of a list, in the quotes that are wanted or, where YAML would read it as something else, in such that hold it: the
+    arguments of a container must be strings, and a bare 0.9 or true is none."""
+    if quote == "'" and "'" not in value:
+        return f"'{value}'"
+    if not quote and _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS:
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _quoted(value: str, quote: str, text: str) -> str:
     """A value in the quotes of the word that it replaces or follows; in a shell quoted where that is needed."""
+    if _listed(text):
+        return _item(value, quote)
     if quote == '"':
         return json.dumps(value, ensure_ascii=False)
     if quote == "'":
         return shlex.quote(value) if "'" in value else f"'{value}'"
-    listed = _LIST_KEY.match(text.split("\n", 1)[0]) is not None and _is_list(text)
-    if listed:
-        return value if re.fullmatch(r"[\w./:+-]+", value) else json.dumps(value, ensure_ascii=False)
     return shlex.quote(value)
 
 
 def _variable(text: str, words: Sequence[Word], first: int, edit: Edit) -> str | None:
     """A variable in front of a shell command, or with -e of a container; elsewhere it has no place in the command."""
-    if edit.value is None or (_LIST_KEY.match(text.split("\n", 1)[0]) and _is_list(text)):
+    if edit.value is None or _listed(text):
         return None
     assigned = f"{edit.option}={shlex.quote(edit.value)}"
     for word in words[:first]:

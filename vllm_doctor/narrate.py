@@ -159,6 +159,9 @@ class Narrator:
         """What speaks against a change that does not cure a failed start for sure."""
         if advice.outlook == "may-start":
             return [self._("by the expected sizes the server then starts, at their cautious end it does not")]
+        if advice.outlook == "has-room":
+            text = self._("the server may start: the KV cache then has room, but how much of it one request takes is not known from this input")
+            return [text]
         return (
             [self._("alone it does not let the server start: it comes nearest, and needs another change besides")]
             if advice.outlook == "fails"

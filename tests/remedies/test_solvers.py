@@ -92,6 +92,21 @@ def test_a_start_whose_card_or_shortage_is_unknown_gets_no_made_up_step() -> Non
     assert solved("more_utilization", "startup-kv-too-small", facts={**known, "memory.kv_cache": -20 * GIB}, events=none_left) == "no room"
 
 
+def test_where_nobody_knows_what_a_token_takes_the_usual_share_may_start_if_it_makes_up_for_the_deficit_with_a_margin() -> None:
+    none_left: dict[str, Figures] = {"startup.no_kv_memory": {}}
+    small: Figures = {"memory.total": 8 * GIB, "memory.utilization": 0.7, "config.max-model-len": 4096}
+    large: Figures = {"memory.total": 24 * GIB, "memory.utilization": 0.8}
+    for facts, value in (
+        ({**small, "memory.kv_cache": int(-1.05 * GIB)}, 0.9),  # 0.84 leaves the first block, 0.9 half a GiB
+        ({**small, "memory.kv_cache": int(-1.3 * GIB)}, "unknown"),  # 0.9 would leave 0.3 GiB
+        ({**small, "memory.kv_cache": int(-2.2 * GIB)}, "no room"),
+        ({**small, "memory.kv_cache": int(-0.5 * GIB), "memory.free_at_start": int(7.0 * GIB)}, 0.87),
+        ({**large, "memory.kv_cache": int(-2.5 * GIB)}, 0.95),
+        ({**large, "memory.kv_cache": int(-1.5 * GIB)}, 0.9),
+    ):
+        assert solved("more_utilization", "startup-kv-too-small", facts=facts, events=none_left) == value
+
+
 def test_no_share_of_the_card_is_told_where_the_weights_alone_do_not_fit() -> None:
     model = {"model.name": "Qwen/Qwen2.5-7B-Instruct"}  # 14.2 GiB of weights
     for free, value in ((60.0, 0.75), (10.0, "no room")):

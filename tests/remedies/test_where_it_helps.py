@@ -170,12 +170,22 @@ def test_what_starts_the_server_only_as_expected_says_so_in_its_risk() -> None:
     from vllm_doctor.narrate import Narrator
 
     case, _ = case_of(server())
-    for language, maybe, nearest in (("en", "at their cautious end it does not", "needs another change besides"), ("zh", "保守估计", "配合其他改动")):
+    for language, maybe, room, nearest in (
+        ("en", "at their cautious end it does not", "how much of it one request takes is not known", "needs another change besides"),
+        ("zh", "保守估计", "一个请求要占用多少", "配合其他改动"),
+    ):
         narrator = Narrator(case, RULES, language)
-        told = [narrator.doubt(Advice("x", outlook=o)) for o in ("starts", "may-start", "fails", None)]
-        assert [len(t) for t in told] == [0, 1, 1, 0]
+        told = [narrator.doubt(Advice("x", outlook=o)) for o in ("starts", "may-start", "has-room", "fails", None)]
+        assert [len(t) for t in told] == [0, 1, 1, 1, 0]
         assert maybe in told[1][0]
-        assert nearest in told[2][0]
+        assert room in told[2][0]
+        assert nearest in told[3][0]
+
+
+def test_a_share_that_makes_up_for_the_stated_deficit_of_an_unknown_model_has_room() -> None:
+    facts: dict[str, Scalar] = {"device.type": "cuda", "memory.total": 8 * GIB, "memory.utilization": 0.7, "memory.kv_cache": int(-1.05 * GIB)}
+    found = advised(server("0.7.3", facts=facts, events={"startup.no_kv_memory": {}}, generation="V0"), "startup-kv-too-small")
+    assert (found["raise-gpu-memory-utilization"].to, found["raise-gpu-memory-utilization"].outlook) == (0.9, "has-room")
 
 
 def test_a_start_that_no_change_cures_is_told_what_comes_nearest() -> None:
@@ -183,7 +193,7 @@ def test_a_start_that_no_change_cures_is_told_what_comes_nearest() -> None:
     facts = {**FAILED, "memory.kv_cache": -9 * GIB, "memory.utilization": 0.95, "memory.weights": 10 * GIB}
     found = advised(server("0.14.1", facts=facts, events=nothing), "startup-kv-too-small")
     assert found
-    assert {a.outlook for a in found.values()} <= {"starts", "may-start", None} or {a.outlook for a in found.values()} == {"fails"}
+    assert {a.outlook for a in found.values()} <= {"starts", "may-start", "has-room", None} or {a.outlook for a in found.values()} == {"fails"}
 
 
 def test_a_start_that_never_had_a_pool_had_no_tokens_in_it() -> None:

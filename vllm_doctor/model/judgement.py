@@ -13,8 +13,9 @@ from .report import Direction, Effect, Role, Severity, Status, Weight
 Outcome = Literal["confirmed", "likely", "possible", "ruled_out", "not_indicated", "not_checked"]
 
 
-Outlook = Literal["starts", "may-start", "fails"]
-"""Of a start that failed, after a change: at the cautious end of what is known, only as expected, or not."""
+Outlook = Literal["starts", "may-start", "has-room", "fails"]
+"""Of a start that failed, after a change: at the cautious end of what is known, only as expected, with a pool that is not empty but nobody knows
+whether it holds one request, or not."""
 
 
 class Held(Struct, frozen=True):

@@ -21,15 +21,25 @@ FAILED_START = {"startup-kv-too-small", "profile-oom", "startup-weights-too-larg
 
 
 def outlook(f: Figures, moves: Sequence[Move]) -> Outlook | None:
-    """`starts` where it does at the cautious end, too; `may-start` where it does as expected only; `fails`. None where the figures do not say, or
-    where it would start as it is: then they do not show what failed."""
+    """`starts` where it does at the cautious end, too; `may-start` where it does as expected only; `has-room` where the pool is no longer empty
+    and nothing says how much of it one request takes; `fails`. None where the figures do not say, or where it would start as it is: then they do
+    not show what failed."""
     found = shares(f, moves)
     if found is None:
-        return None
+        return "has-room" if _has_room(f, moves) else None
     if f.servers and not (f.kv_tokens or f.kv_rest is not None or f.no_pool) and all((_held(end, ()) or 0.0) >= 1 for end in moved_ends(f, ())[::3]):
         return None
     cautious, expected = found
     return "starts" if cautious >= 1 else "may-start" if expected >= 1 else "fails"
+
+
+def _has_room(f: Figures, moves: Sequence[Move]) -> bool:
+    """Does a larger share of the card make up for what the log says was lacking?"""
+    to = next((m.number for m in moves if m.lever == "--gpu-memory-utilization"), None)
+    total = f.total_least or f.total
+    if to is None or f.utilization is None or total is None or f.kv_rest is None or f.kv_rest > 0 or f.bytes_per_token:
+        return False
+    return f.kv_rest - PRINTED_GIB + (to - f.utilization) * total > 0
 
 
 def shares(f: Figures, moves: Sequence[Move]) -> tuple[float, float] | None:

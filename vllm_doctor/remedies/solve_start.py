@@ -127,7 +127,8 @@ def more_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evalua
     refused = finding.cause in FAILED_START
     tried = [k / 100 for k in range(math.floor(100 * f.utilization + 1e-6) + 1, math.floor(100 * most + 1e-6) + 1)]
     if refused and lacking is None:  # a step may not be enough, and the log does not say how much is
-        return modelled(f, "--gpu-memory-utilization", tried)
+        found_by_model = modelled(f, "--gpu-memory-utilization", tried)
+        return _utilization_with_room(f, left, most) if isinstance(found_by_model, Unknown) else found_by_model
     if refused and f.servers:
         found = first_that_starts(f, "--gpu-memory-utilization", tried)
         return None if found is None else Known(found)
@@ -136,6 +137,20 @@ def more_utilization(case: Case, run: Run, finding: Judgement, evaluator: Evalua
     wanted = most if lacking is None else f.utilization + lacking / (f.total_least or f.total)
     to = math.ceil(wanted * 100 - 1e-6) / 100 if lacking is not None else math.floor(most * 100 + 1e-6) / 100
     return Known(round(to, 2)) if f.utilization < to <= most + 1e-9 else None
+
+
+def _utilization_with_room(f: Figures, left: float | None, most: float) -> Solved:
+    """Where nobody knows what a token takes: the usual share if that makes up for what the profile lacked and leaves a margin for the pool, else
+    the most that is safe. Not known where the log does not say how much was lacking, or neither share leaves so much."""
+    total = f.total_least or f.total
+    if left is None or total is None or f.utilization is None:
+        return Unknown("startup-log")
+    floor = f.utilization + (MARGIN - left) / total
+    for to in (min(UTILIZATION_USUAL, most), most):
+        share = math.floor(100 * to + 1e-6) / 100
+        if floor <= share:
+            return Known(share)
+    return Unknown("startup-log")
 
 
 def _largest_card(f: Figures) -> float:

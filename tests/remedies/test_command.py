@@ -7,7 +7,7 @@ import pytest
 from tests.remedies.cases import FLAGS, RULES, server
 from vllm_doctor.model.case import Case
 from vllm_doctor.model.judgement import Advice
-from vllm_doctor.model.observations import Launch, Ref
+from vllm_doctor.model.observations import Launch, Ref, Scalar
 from vllm_doctor.narrate import Narrator
 from vllm_doctor.parsing.launch import find
 from vllm_doctor.remedies.command import Rewritten, command_after
@@ -56,7 +56,7 @@ def test_without_a_change_there_is_no_command() -> None:
     assert made(COMMAND, WITHOUT_VALUE, FOR_CLIENTS) is None
 
 
-ARGUMENTS = {
+ARGUMENTS: dict[str, Scalar] = {
     "model": "org/m",
     "host": "0.0.0.0",
     "enable-prefix-caching": False,
@@ -92,8 +92,23 @@ def test_all_arguments_of_an_old_log_with_its_defaults_are_no_command() -> None:
     assert command_after(run, [GONE], list(FLAGS.values())) is None
 
 
+def test_a_size_below_zero_is_left_out_of_a_command_unless_it_means_automatic() -> None:
+    given: dict[str, Scalar] = {"max-model-len": -1, "max-num-seqs": -7, "cpu-offload-gb": -2.5, "max-logprobs": -3, "num-gpu-blocks-override": 160}
+    result = command_after(server(facts={"model.name": "org/m"}, flags=given), [GONE], list(FLAGS.values()))
+    assert result is not None
+    assert result.after == "vllm serve org/m --max-model-len -1 --max-logprobs -3"
+    assert result.left_out == ("--max-num-seqs", "--cpu-offload-gb")
+
+
+def test_an_option_that_the_change_sets_is_not_told_as_left_out() -> None:
+    run = server(facts={"model.name": "org/m"}, flags={"max-num-seqs": -7, "max-model-len": 4096})
+    result = command_after(run, [SEQS], list(FLAGS.values()))
+    assert result is not None
+    assert (result.left_out, result.after) == ((), f"vllm serve org/m --max-model-len 4096 --max-num-seqs {SEQS.to}")
+
+
 @pytest.mark.parametrize("figure", ["nan", float("nan"), float("inf")])
-def test_what_is_no_number_is_left_out_of_a_command(figure: object) -> None:
+def test_what_is_no_number_is_left_out_of_a_command(figure: str | float) -> None:
     run = server(facts={"model.name": "org/m"}, flags={**ARGUMENTS, "gpu-memory-utilization": figure})
     result = command_after(run, [GONE], list(FLAGS.values()))
     assert result is not None

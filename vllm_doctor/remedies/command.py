@@ -28,6 +28,11 @@ WIDTH = 90
 """A command that was put together goes on one line up to this."""
 NO_NUMBER = frozenset({"nan", "inf", "-inf"})
 """What a broken line may give for a figure."""
+NOT_NEGATIVE = frozenset(
+    {"max-model-len", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization", "cpu-offload-gb", "swap-space"}
+    | {"block-size", "tensor-parallel-size", "pipeline-parallel-size"}
+)
+"""Sizes and counts. Less than -1 comes of a broken line; -1 itself stands for "as the engine chooses" with some of them."""
 LOG_ONLY = frozenset({"model", "model-tag", "dispatch-function", "config", "subparser"})
 """Arguments of the log that are no options to repeat: the model stands by itself."""
 
@@ -59,7 +64,7 @@ def command_after(run: Run, advice: Sequence[Advice], flags: Sequence[Flag]) -> 
         return _changed(run.launch, edit, options, item.remedy) or _option(run.launch, edit, item.remedy)
     made, left_out = _put_together(run, options)
     other = _changed(made, edit, options, item.remedy) if made else None
-    return None if other is None else structs.replace(other, put_together=True, left_out=left_out)
+    return None if other is None else structs.replace(other, put_together=True, left_out=tuple(o for o in left_out if o != edit.option))
 
 
 def _option(launch: Launch, edit: Edit, remedy: str) -> Rewritten:
@@ -115,7 +120,8 @@ def _put_together(run: Run, options: Options) -> tuple[Launch | None, tuple[str,
         name = fact.name.removeprefix("flag.")
         if name in LOG_ONLY or not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             continue
-        value = _typed(fact.value)
+        broken = name in NOT_NEGATIVE and isinstance(fact.value, int | float) and fact.value < 0 and fact.value != -1
+        value = None if broken else _typed(fact.value)
         if value is None:
             left_out.append(f"--{name}")
         elif value == "":

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from vllm_doctor.capacity.command import options_of
 from vllm_doctor.capacity.defaults import limits_of
 from vllm_doctor.capacity.estimates import context
 from vllm_doctor.capacity.generations import generation_of
@@ -16,7 +17,8 @@ from vllm_doctor.capacity.names import find_gpu, find_model
 from vllm_doctor.capacity.plan import Plan, plan
 from vllm_doctor.capacity.setup import GIB, Setup
 from vllm_doctor.capacity.size import size
-from vllm_doctor.capacity.solving import Wish, cautious, certainty, hopeful, least_length, longest_length, starts_with
+from vllm_doctor.capacity.solving import Quantity, Wish, cautious, certainty, hopeful, least_length, longest_length, starts_with
+from vllm_doctor.capacity.ways import applied
 from vllm_doctor.cli import run
 from vllm_doctor.reports.plan import as_text
 from vllm_doctor.ruleset.load import load_knowledge
@@ -283,3 +285,34 @@ def test_a_command_that_is_called_sure_is_sure() -> None:
             max_num_seqs=int(flags["--max-num-seqs"]) if "--max-num-seqs" in flags else None,
         )
         assert answer.command_sure == (certainty(started) == "surely")
+
+
+# -- the command agrees with what is said first
+
+
+def test_a_value_by_the_middle_estimate_only_is_in_the_command_which_may_start() -> None:
+    question: Quantity = "gpu-memory-utilization"
+    answer = plan(setup(QWEN, "RTX 4090", max_model_len=8192, version="0.10.2"), Wish(14), question)
+    assert answer.solved == (question, "")
+    assert answer.solved_middle == answer.flags["--gpu-memory-utilization"] == "0.93"
+    assert answer.flags["--max-model-len"] == "8192"
+    assert not answer.command_sure
+    assert "this may start: vllm serve a/model --gpu-memory-utilization 0.93 --max-model-len 8192" in text_of(answer)
+
+
+def test_the_command_is_that_of_the_better_way_where_the_solved_length_is_of_no_use() -> None:
+    answer = plan(setup("Qwen3-32B-AWQ", "RTX 3090", version="0.8.5"), Wish(), "max-model-len")
+    assert answer.solved_short
+    assert not answer.ways[0].checkpoint
+    assert {**answer.flags, **answer.ways[0].flags} == answer.flags
+    assert answer.command_starts
+    assert answer.command_sure
+    again = applied(setup("Qwen3-32B-AWQ", "RTX 3090", version="0.8.5"), answer.ways[0])
+    assert certainty(again) == "surely"
+    assert answer.flags == options_of(again)
+
+
+def test_no_command_has_a_length_of_no_use_where_only_another_checkpoint_helps() -> None:
+    answer = plan(setup(QWEN, "RTX 4090", version="0.33.0"), Wish(200), "max-model-len")
+    assert answer.solved_short
+    assert answer.command_starts == (not answer.ways[0].checkpoint)

@@ -23,6 +23,7 @@ from .solving import (
     SOLVERS,
     Certainty,
     Quantity,
+    Sizing,
     Wish,
     cautious,
     certainty,
@@ -39,7 +40,7 @@ from .solving import (
     value_of,
 )  # fmt: skip
 from .support import falls_back, first_release
-from .ways import Solvers, Way, ways_of
+from .ways import Solvers, Way, applied, ways_of
 from .weights import quantisation
 
 
@@ -90,13 +91,14 @@ def plan(
     options that the set-up does not hold in the user's spelling, `others` words that are carried into the command as they are."""
     wish = wish or Wish()
     solved: tuple[Quantity, str] | None = None
-    middle, short, asked = "", False, setup
+    middle, short, asked, perhaps = "", False, setup, None
     if question is not None:
         base = setup if question == "max-model-len" else lengthened(setup, wish)
         better, looser = (SOLVERS[question](base, wish, of) for of in (cautious, size))
         solved = (question, "" if better is None else value_of(question, better))
         middle = "" if looser is None else value_of(question, looser)
         short = question == "max-model-len" and better is not None and int(solved[1]) < least_length(setup, wish, int(middle or 0))
+        perhaps = looser if better is None and not _useless(question, looser, wish) else None
         setup = setup if better is None else better
     budget, served = size(setup), lengthened(setup, wish)
     limits = limits_of(setup)
@@ -112,8 +114,11 @@ def plan(
         bounds = bounds[1:]
     ordered = tuple(sorted(bounds, key=lambda b: b.requests))
     measured = all(p in setup.known for p in PARTS if p != "graphs" or budget.graphs_in_budget) or setup.known_rest is not None
-    best = chosen(setup, budget, wish)
     held = starts_with(served, wish, size) and certainty(served) == "surely"
+    ways = _ways(asked, wish, LEAST_LENGTH if wish.concurrency else LONG_ENOUGH) if short else () if held else _ways(setup, wish)
+    best = chosen(setup, budget, wish) if perhaps is None else chosen(perhaps, size(perhaps), wish, size)
+    if short:
+        best = applied(asked, ways[0]) if ways else asked
     return Plan(
         setup=setup,
         budget=budget,
@@ -125,12 +130,17 @@ def plan(
         solved=solved,
         solved_middle=middle,
         others=others,
-        command_starts=runs(best),
-        command_sure=certainty(best) == "surely",
+        command_starts=runs(best) and not (short and (not ways or bool(ways[0].checkpoint))),
+        command_sure=certainty(best) == "surely" and perhaps is None,
         certainty=certainty(setup),
         solved_short=short,
-        ways=_ways(asked, wish, LEAST_LENGTH if wish.concurrency else LONG_ENOUGH) if short else () if held else _ways(setup, wish),
+        ways=ways,
     )
+
+
+def _useless(question: Quantity, found: Setup | None, wish: Wish) -> bool:
+    """Is what was found a length too short to be of use?"""
+    return question == "max-model-len" and found is not None and limits_of(found).max_model_len < least_length(found, wish)
 
 
 def _ways(setup: Setup, wish: Wish, goal: int = LONG_ENOUGH) -> tuple[Way, ...]:
@@ -196,17 +206,17 @@ def fit(setup: Setup, budget: Budget, tokens: int) -> Fits:
     return Fits(tokens, exact, min(ends), max(ends), budget.kv.basis)
 
 
-def chosen(setup: Setup, budget: Budget, wish: Wish) -> Setup:
-    """The set-up worth starting: as given, with the length and the number of requests that the wish needs, and the longest length that surely
-    fits where the given one does not."""
+def chosen(setup: Setup, budget: Budget, wish: Wish, of: Sizing = cautious) -> Setup:
+    """The set-up worth starting: as given, with the length and the number of requests that the wish needs, and the longest length that fits at
+    that end of the estimates where the given one does not."""
     limits, own = limits_of(setup), setup.model.max_position_embeddings
     length = setup.max_model_len
     if wish.tokens is not None and wish.tokens > limits.max_model_len:
         length = up(wish.tokens)
     if length and own and length > own:
         length = own
-    if budget.blocks > 0 and not cautious(structs.replace(setup, max_model_len=length)).starts:
-        longest = longest_length(setup, cautious)
+    if budget.blocks > 0 and not of(structs.replace(setup, max_model_len=length)).starts:
+        longest = longest_length(setup, of)
         rounded = (longest or 0) // LENGTH_STEP * LENGTH_STEP or longest
         length = rounded if rounded and rounded >= least_length(setup, wish, longest_length(setup) or 0) else length
     seqs = setup.max_num_seqs

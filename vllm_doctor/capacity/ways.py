@@ -54,6 +54,17 @@ def ways_of(setup: Setup, base: Setup, solvers: Solvers, told: Callable[[Setup],
     return tuple(found)
 
 
+def applied(setup: Setup, way: Way) -> Setup:
+    """The set-up with a change made."""
+    fields: dict[str, str | int | float] = {}
+    for name, value in way.flags.items():
+        kind = str if name == "--kv-cache-dtype" else float if name == "--gpu-memory-utilization" else int
+        fields[name.removeprefix("--").replace("-", "_")] = kind(value)
+    if way.checkpoint:
+        fields["quantization"] = way.checkpoint
+    return reshaped(setup, **fields)
+
+
 def _tried(given: Setup, setup: Setup, solvers: Solvers) -> Iterator[tuple[Kind, Setup, dict[str, str], str]]:
     shorter = solvers.length(given)
     if shorter is not None and solvers.holds(shorter):

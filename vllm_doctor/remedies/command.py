@@ -21,7 +21,8 @@ from ..model.judgement import Advice
 from ..model.observations import Launch, Scalar
 from ..parsing.launch_args import MASK, Options
 from ..ruleset.schema import Flag
-from .rewrite import Edit, is_call, masked, rewritten
+from .call import is_call
+from .rewrite import Edit, masked, rewritten
 from .variables import masked_variables, with_variable
 
 WIDTH = 90

@@ -7,17 +7,17 @@ comma) that its neighbours have. The result is read back: if it does not say exa
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from ..model.observations import Scalar
 from ..model.secrecy import is_secret
 from ..parsing.launch_args import ASSIGNMENT, MASK, Options
+from .call import is_call, with_keyword
 
 WORDS, CHARACTERS = 400, 20_000
 """Longest command that is rewritten."""
@@ -41,7 +41,6 @@ class Edit(Struct, frozen=True):
 
 
 _LIST_KEY = re.compile(r"\s*(?:-\s+)?[\"']?(?:args|command|entrypoint|CMD|ENTRYPOINT)[\"']?\s*:?\s*(.*)$")
-_PYTHON = re.compile(r"\b(?:LLM|AsyncLLM|EngineArgs|AsyncEngineArgs)\(")
 _KEYWORD = re.compile(r"(\w+)(\s*=\s*)([\"'])([^\"']*)\3")
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*")
 _OPERATOR = re.compile(r"(?:\d?>>?|<|&>|\|{1,2}$|&{1,2}$|;|#)")
@@ -67,17 +66,12 @@ def masked(text: str) -> str:
     return result
 
 
-def is_call(text: str) -> bool:
-    """Is this Python, with the options as keywords?"""
-    return _PYTHON.search(text) is not None
-
-
 def rewritten(text: str, edit: Edit, options: Options, flags: dict[str, Scalar]) -> str | None:
     """The command after the edit, or None where it cannot be made for certain. `flags` are the options as they were read from it."""
     if not text or len(text) > CHARACTERS:
         return None
-    if _PYTHON.search(text):
-        return None if edit.environment else _python(text, edit)
+    if is_call(text):
+        return None if edit.environment else with_keyword(text, edit.option, edit.value)
     words = _tokens(text)
     if words is None or len(words) > WORDS:
         return None
@@ -113,7 +107,7 @@ def rewritten(text: str, edit: Edit, options: Options, flags: dict[str, Scalar])
 
 def _tokens(text: str) -> list[Word] | None:
     """Words of the layout that the text has; None for a Python call."""
-    if _PYTHON.search(text):
+    if is_call(text):
         return None
     first = text.split("\n", 1)[0]
     key = _LIST_KEY.match(first)
@@ -371,62 +365,3 @@ def _variable(text: str, words: Sequence[Word], first: int, edit: Edit) -> str |
     if not words or re.match(r"(?:CMD|ENTRYPOINT|RUN|ExecStart=|-$|\w+:$)", text[: words[0].end].strip()) or _LIST_KEY.match(text.split("\n", 1)[0]):
         return None
     return text[: words[0].start] + assigned + " " + text[words[0].start :]
-
-
-def _python(text: str, edit: Edit) -> str | None:
-    """The same for keywords of a call, by its syntax tree."""
-    found = _PYTHON.search(text)
-    call = _call(text[found.start() :]) if found else None
-    if found is None or call is None:
-        return None
-    source, node = call
-    place = _offsets(source, found.start())
-    name = edit.option.lstrip("-").replace("-", "_")
-    keyword = next((k for k in node.keywords if k.arg == name), None)
-    value = _literal(edit.value)
-    ends = [place(a.end_lineno, a.end_col_offset) for a in (*node.args, *(k.value for k in node.keywords))]
-    if edit.value is None:
-        if keyword is None:
-            return None
-        before = [e for e in ends if e < place(keyword.lineno, keyword.col_offset)]
-        start = max(before) if before else place(keyword.lineno, keyword.col_offset)
-        return text[:start] + text[place(keyword.value.end_lineno, keyword.value.end_col_offset) :]
-    if keyword is not None:
-        start, end = place(keyword.value.lineno, keyword.value.col_offset), place(keyword.value.end_lineno, keyword.value.end_col_offset)
-        return text[:start] + value + text[end:]
-    if not ends:
-        return None
-    starts = [place(k.lineno, k.col_offset) for k in node.keywords]
-    gap = text[ends[-2] : starts[-1]] if len(ends) > 1 and starts else ", "
-    return text[: ends[-1]] + gap + f"{name}={value}" + text[ends[-1] :]
-
-
-def _call(text: str) -> tuple[str, ast.Call] | None:
-    """The first call in the text, up to the parenthesis that makes it whole."""
-    for end in [i for i, c in enumerate(text) if c == ")"][:50]:
-        try:
-            node = ast.parse(text[: end + 1], mode="eval").body
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        return (text[: end + 1], node) if isinstance(node, ast.Call) else None
-    return None
-
-
-def _offsets(source: str, base: int) -> Callable[[int | None, int | None], int]:
-    """(line, column in UTF-8 bytes) of a syntax tree -> position in the text."""
-    rows = source.split("\n")
-
-    def position(line: int | None, column: int | None) -> int:
-        row = (line or 1) - 1
-        inside = rows[row].encode()[: column or 0].decode("utf-8", "ignore")
-        return base + sum(len(r) + 1 for r in rows[:row]) + len(inside)
-
-    return position
-
-
-def _literal(value: str | None) -> str:
-    if value in ("true", "false"):
-        return str(value == "true")
-    if re.fullmatch(r"-?\d+(?:\.\d+)?", str(value)):
-        return str(value)
-    return json.dumps(value, ensure_ascii=False)

@@ -148,3 +148,16 @@ def test_frozen_counters_with_requests_running_are_a_stall() -> None:
 
 def test_a_prompt_that_is_computed_in_chunks_is_none() -> None:
     assert stalled(scrape(10, 0.50), scrape(40, 0.55), scrape(75, 0.60)) == (0.0, 0.0)
+
+
+BUDGET = "INFO 12-25 09:10:08 worker.py:267] the current vLLM instance can use total_gpu_memory (8.00GiB) x gpu_memory_utilization (0.70) = 5.60GiB"
+REFUSED = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine."
+
+
+@pytest.mark.parametrize(("weights", "rest", "count"), [("5.20", "-1.05", 0), ("4.14", "0.01", 1), (None, None, 1)])
+def test_a_refusal_is_unaccounted_for_unless_the_stated_parts_use_up_the_budget(weights: str | None, rest: str | None, count: int) -> None:
+    parts = (
+        f"INFO 12-25 09:10:08 worker.py:267] model weights take {weights}GiB; non_torch_memory takes 0.03GiB; PyTorch activation peak memory takes "
+        f"1.42GiB; the rest of the memory reserved for KV Cache is {rest}GiB."
+    )
+    assert value("startup.kv.unaccounted", *([BUDGET, parts] if weights else [BUDGET]), REFUSED) == count

@@ -350,6 +350,7 @@ model.max_len | tokens | max_model_len in force
 kv_cache.length_ratio | ratio | tokens in the KV pool, of max_model_len
 startup.kv.shortfall | ratio | KV memory needed for one full-length request, of what there is
 startup.kv.rest | bytes | budget minus weights, activation and non-torch memory: what the profile left for KV
+startup.kv.unaccounted | count | refusals for want of KV blocks that the stated parts of the budget do not explain
 oom.reserved_to_request | ratio | reserved but unallocated memory, of the failed request (smallest over the failures)
 oom.reserved_share | ratio | reserved but unallocated, of all that PyTorch holds
 oom.reserved | bytes | reserved but unallocated

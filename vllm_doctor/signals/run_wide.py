@@ -126,6 +126,12 @@ def kv_rest(c: Context) -> Value:
     return Known(budget.value - sum(p.value for p in parts), tuple(dict.fromkeys(r for v in known for r in v.refs))[:3])
 
 
+def kv_unaccounted(c: Context) -> Value:
+    """Starts that failed because nothing was left for KV blocks; none where the parts that the log states use up the budget."""
+    refused, rest = c.other("startup.no_kv_memory.count"), kv_rest(c)
+    return Known(0.0, rest.refs) if isinstance(refused, Known) and isinstance(rest, Known) and rest.value <= 0 else refused
+
+
 def _ooms(c: Context) -> list[tuple[Event, dict[str, float]]]:
     result = []
     for event in c.run.events_of("oom"):
@@ -362,6 +368,7 @@ FUNCTIONS: dict[str, Callable[[Context], Value]] = {
     "kv_cache.length_ratio": length_ratio,
     "startup.kv.shortfall": kv_shortfall,
     "startup.kv.rest": kv_rest,
+    "startup.kv.unaccounted": kv_unaccounted,
     "oom.reserved_to_request": oom_reserved_to_request,
     "oom.reserved_share": oom_reserved_share,
     "oom.reserved": oom_reserved,

@@ -48,7 +48,7 @@ _OPERATOR = re.compile(r"(?:\d?>>?|<|&>|\|{1,2}$|&{1,2}$|;|#)")
 
 def masked(text: str) -> str:
     """The command with `***` for the values of secret options and variables, whatever its layout. What is no secret stays to the letter."""
-    words = _tokens(text)
+    words = _tokens(text, comments=True)
     if words is None:
         return _KEYWORD.sub(lambda m: f"{m[1]}{m[2]}{m[3]}{MASK}{m[3]}" if is_secret(m[1], m[4]) else m[0], text)
     inner = _nested(text, words)
@@ -105,8 +105,8 @@ def rewritten(text: str, edit: Edit, options: Options, flags: dict[str, Scalar])
 # -- words
 
 
-def _tokens(text: str) -> list[Word] | None:
-    """Words of the layout that the text has; None for a Python call."""
+def _tokens(text: str, *, comments: bool = False) -> list[Word] | None:
+    """Words of the layout that the text has, with those of `comments` in and behind brackets if wanted; None for a Python call."""
     if is_call(text):
         return None
     first = text.split("\n", 1)[0]
@@ -115,7 +115,7 @@ def _tokens(text: str) -> list[Word] | None:
         return _shell(text, 0)
     value = key[1].strip()
     if value.startswith("["):
-        return _flow(text)
+        return _flow(text, comments)
     if re.fullmatch(r"[|>][+-]?\d?", value):
         return _shell(text, len(first))
     if value:
@@ -162,13 +162,18 @@ def _shell(text: str, start: int) -> list[Word]:
     return words
 
 
-def _flow(text: str) -> list[Word]:
+def _flow(text: str, comments: bool) -> list[Word]:
     """Strings of `["--a", "1"]`."""
     body = text.index("[") + 1
-    found = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|([^\s,\[\]\"']+)").finditer(text, body)
-    words = []
+    found = re.compile(r"((?<!\S)#[^\n]*|\])|\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|([^\s,\[\]\"']+)").finditer(text, body)
+    words: list[Word] = []
     for m in found:
-        double, single, bare = m.groups()
+        other, double, single, bare = m.groups()
+        if other == "]" and not comments:
+            break
+        if other is not None:
+            words += [Word(m.start() + w.start(), m.start() + w.end(), w[0]) for w in re.finditer(r"[^\s\]]+", other)] if comments else []
+            continue
         quote = '"' if double is not None else "'" if single is not None else ""
         words.append(Word(m.start(), m.end(), (double or "").replace('\\"', '"') if quote == '"' else single or bare or "", quote))
     return words

@@ -316,3 +316,36 @@ def test_no_command_has_a_length_of_no_use_where_only_another_checkpoint_helps()
     answer = plan(setup(QWEN, "RTX 4090", version="0.33.0"), Wish(200), "max-model-len")
     assert answer.solved_short
     assert answer.command_starts == (not answer.ways[0].checkpoint)
+
+
+# -- every way holds when it is planned again
+
+FULL: tuple[tuple[Setup, Wish], ...] = (
+    (setup(QWEN, "RTX 4090", max_model_len=8192, version="0.10.2", gpu_memory_utilization=0.97), Wish(14)),
+    (setup(QWEN, "RTX 4090", max_model_len=8192, version="0.10.2", gpu_memory_utilization=0.97), Wish(10)),
+    (setup(QWEN, "RTX 4090", max_model_len=8192, version="0.10.2", gpu_memory_utilization=0.97, quantization="fp8"), Wish(14)),
+    (setup(QWEN, "RTX 4090", max_model_len=8192, version="0.4.2", gpu_memory_utilization=0.98), Wish(8)),
+)
+
+
+@pytest.mark.parametrize(("given", "wish"), FULL)
+def test_every_way_surely_starts_and_holds_the_wish_with_room_for_its_graphs(given: Setup, wish: Wish) -> None:
+    answer = plan(given, wish)
+    assert answer.ways
+    for way in answer.ways:
+        changed = applied(given, way)
+        assert (way.kind, certainty(changed), starts_with(changed, wish)) == (way.kind, "surely", True)
+        assert not plan(changed, wish).ways
+
+
+def test_where_only_room_outside_the_budget_lacks_a_lower_share_is_a_way() -> None:
+    for given, wish in FULL[1:]:
+        assert "graphs-outside" in codes(plan(given, wish))
+        share = next(way for way in plan(given, wish).ways if way.kind == "utilization")
+        assert 0.9 <= float(share.flags["--gpu-memory-utilization"]) < (given.gpu_memory_utilization or 0)
+
+
+def test_the_fewest_gpus_surely_leave_room_for_graphs_outside_the_budget() -> None:
+    answer = plan(FULL[0][0], Wish(14), "tp")
+    assert (answer.solved, answer.solved_middle) == (("tp", ""), "1")
+    assert not answer.command_sure

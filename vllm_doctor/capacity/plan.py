@@ -31,6 +31,7 @@ from .solving import (
     least_length,
     lengthened,
     longest_length,
+    lowered,
     roomy,
     runs,
     solve_tp,
@@ -174,7 +175,11 @@ def _ways(setup: Setup, wish: Wish, goal: int = LONG_ENOUGH) -> tuple[Way, ...]:
     def holds(trial: Setup) -> bool:
         return starts_with(trial, wish) and roomy(trial, size)
 
-    solvers = Solvers(holds, roomy, wish.concurrency or 1, length, lambda trial: solve_utilization(trial, wish), wider)
+    def utilization(trial: Setup) -> Setup | None:
+        crowded = None if roomy(trial, size) else lowered(trial, wish)  # room is what lacks: no more is given up than that
+        return crowded or solve_utilization(trial, wish)
+
+    solvers = Solvers(holds, roomy, wish.concurrency or 1, length, utilization, wider)
     return ways_of(setup, base, solvers, told)
 
 

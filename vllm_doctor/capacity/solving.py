@@ -187,12 +187,22 @@ def solve_utilization(setup: Setup, wish: Wish, of: Sizing = cautious) -> Setup 
     return None
 
 
+def lowered(setup: Setup, wish: Wish) -> Setup | None:
+    """The set-up with the highest utilisation below the one in force that leaves what lies outside the budget its room and holds the wish at the
+    cautious end. Room at the upper ends of what they take is preferred to room at their middle."""
+    below = range(math.ceil(round(limits_of(setup).utilization * 100, 6)) - 1, 9, -1)
+    trials = [structs.replace(setup, gpu_memory_utilization=hundredths / 100) for hundredths in below]
+    held = [trial for trial in trials if roomy(trial, size) and starts_with(trial, wish)]
+    return next((trial for trial in held if roomy(trial)), held[0] if held else None)
+
+
 def solve_tp(setup: Setup, wish: Wish, of: Sizing = cautious) -> Setup | None:
-    """The fewest GPUs, among the sizes that divide the attention heads and the vocabulary as vLLM asks."""
+    """The fewest GPUs, among the sizes that divide the attention heads and the vocabulary as vLLM asks; surely only with room for what lies
+    outside the budget."""
     heads = setup.model.num_attention_heads or 0
     for ways in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32):
         trial = reshaped(setup, tensor_parallel_size=ways)
-        if heads % ways == 0 and starts_with(trial, wish, of):
+        if heads % ways == 0 and starts_with(trial, wish, of) and (of is not cautious or roomy(trial, size)):
             return trial
     return None
 

@@ -20,6 +20,7 @@ from ..model.judgement import Judgement
 from ..model.quantities import QUANTITIES
 from ..model.report import Basis, Effect, Range
 from ..signals.evaluate import Evaluator
+from .concern import by_concern
 from .figures import GIB, Figures, look
 from .levers import HOST, LEVERS, ROUGH
 from .moves import Move, number
@@ -27,9 +28,10 @@ from .resize import fit, resized, through_model, usual
 
 
 def simulate(case: Case, run: Run, finding: Judgement, changes: Sequence[Move], evaluator: Evaluator) -> tuple[Effect, ...]:
-    """The effect of all changes together. Without a change: every quantity that the case states, the same before and after."""
+    """The effect of all changes together, what the finding is about first. Without a change: every quantity that the case states, the same before
+    and after."""
     before = look(case, run, finding, evaluator)
-    return effects(before, changes)
+    return by_concern(finding, effects(before, changes))
 
 
 def effects(before: Figures, changes: Sequence[Move]) -> tuple[Effect, ...]:

@@ -12,9 +12,10 @@ from msgspec import structs
 
 from vllm_doctor.capacity.names import find_gpu, find_model
 from vllm_doctor.capacity.plan import Plan, plan
-from vllm_doctor.capacity.setup import GIB, Setup
+from vllm_doctor.capacity.setup import GIB, Limit, Setup
 from vllm_doctor.capacity.solving import Quantity, Wish, cautious, longest_length, starts_with
 from vllm_doctor.cli import run
+from vllm_doctor.reports.plan import as_text
 from vllm_doctor.ruleset.load import load_knowledge
 
 KNOWLEDGE = load_knowledge()
@@ -108,7 +109,20 @@ def test_the_longest_length_is_the_last_that_starts() -> None:
 def test_a_wish_brings_the_flags_it_needs() -> None:
     answer = plan(setup(max_model_len=2048, max_num_seqs=8), Wish(12, 3000, 1000))
     assert answer.flags == {"--gpu-memory-utilization": "0.9", "--max-model-len": "4000", "--max-num-seqs": "12"}
-    assert answer.limits[0].name == "max_model_len"
+    assert [limit.name for limit in answer.limits] == ["max_num_seqs", "kv_cache"]
+    told = " ".join(as_text([("card", answer)], "a/model", Wish(12, 3000, 1000)).split())
+    assert "requests of the wanted length at once (4,000 tokens each;" in told
+    assert "binds first: --max-num-seqs, at 8 requests" in told
+    assert "longest allowed length" not in told
+
+
+def test_a_wish_that_no_length_admits_is_bound_by_the_length_and_not_said_to_fit() -> None:
+    wish = Wish(None, 6000, 200_000)
+    answer = plan(setup(max_model_len=4096), wish)
+    assert answer.limits[0] == Limit("max_model_len", 0, 206_000)
+    told = " ".join(as_text([("card", answer)], "a/model", wish).split())
+    assert "binds first: --max-model-len, at 0 requests" in told
+    assert "of the wanted length at once" not in told
 
 
 # -- the command

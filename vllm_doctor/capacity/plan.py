@@ -109,17 +109,18 @@ def plan(
     fits = {name: fit(served, size(served), tokens) if name == "wanted" else fit(setup, budget, tokens) for name, tokens in lengths.items()}
     wanted = fits.get("wanted", fits["max_model_len"])
     bounds = [Limit("kv_cache", wanted.requests, wanted.tokens_per_request), Limit("max_num_seqs", limits.max_num_seqs, wanted.tokens_per_request)]
-    if wish.tokens is not None and wish.tokens > limits.max_model_len:
-        bounds.append(Limit("max_model_len", 0, wish.tokens))
-    if budget.cacheless:
-        bounds = bounds[1:]
-    ordered = tuple(sorted(bounds, key=lambda b: b.requests))
     measured = all(p in setup.known for p in PARTS if p != "graphs" or budget.graphs_in_budget) or setup.known_rest is not None
     held = starts_with(served, wish, size) and certainty(served) == "surely"
     ways = _ways(asked, wish, LEAST_LENGTH if wish.concurrency else LONG_ENOUGH) if short else () if held else _ways(setup, wish)
     best = chosen(setup, budget, wish) if perhaps is None else chosen(perhaps, size(perhaps), wish, size)
     if short:
         best = applied(asked, ways[0]) if ways else asked
+    above = _above(setup if question == "max-model-len" else asked, best, wish)
+    if wish.tokens is not None and wish.tokens > limits.max_model_len and not any(values.get("command") for _code, values in above):
+        bounds.append(Limit("max_model_len", 0, wish.tokens))  # no command raises it
+    if budget.cacheless:
+        bounds = bounds[1:]
+    ordered = tuple(sorted(bounds, key=lambda b: b.requests))
     return Plan(
         setup=setup,
         budget=budget,
@@ -127,7 +128,7 @@ def plan(
         limits=ordered,
         flags={**options_of(best), **(given or {})},
         basis="measured" if measured else "model",
-        notes=(*_notes(setup, budget, wish, wanted, _above(setup if question == "max-model-len" else asked, best, wish)), *_own_limit(setup, solved)),
+        notes=(*_notes(setup, budget, wish, wanted, above), *_own_limit(setup, solved)),
         solved=solved,
         solved_middle=middle,
         others=others,

@@ -243,7 +243,13 @@ def _answer(page: Page, words: Words, plan: Plan, model: str) -> None:
 
 def _fits(page: Page, words: Words, plan: Plan) -> None:
     _ = words._
+    above = next((values for code, values in plan.notes if code.startswith("wish-above-")), None)
+    refused = None  # the length that the command replaces by a longer one, or that nothing admits
+    if above is not None:
+        refused = "max_model_len" if above.get("command") else "wanted"
     for name, fit in plan.fits.items():
+        if name == refused:
+            continue
         which, count = _("of the wanted length") if name == "wanted" else _("of the longest allowed length"), words.fits(fit.requests)
         one, many = (
             _("{n} request {which} at once ({tokens} each; {low} – {high})"),

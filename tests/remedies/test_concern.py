@@ -19,6 +19,7 @@ ANSWERS = {
     "kv-exhaustion-0.32": ("kv-cache-exhaustion", "kv_cache.demand"),
     "startup-kv-too-small-0.8.5": ("startup-kv-too-small", "kv_cache.tokens"),
     "prefill-spike-big-0.32": ("prefill-spike", "step.duration"),
+    "max-num-seqs-queue-0.32": ("max-num-seqs-limited", "requests.fit.p50"),
 }
 
 

@@ -11,7 +11,7 @@ _MEMORY = ("memory.oom_shortfall", "memory.reserved_unused")
 _POOL = ("kv_cache.demand", "kv_cache.tokens")
 _START = ("kv_cache.tokens", "requests.fit.max_model_len", "request.max_length")
 _STEP = ("step.duration", "latency.itl.p99", "step.tokens", "prefill.steps")
-_QUEUE = ("requests.waiting", "requests.limit", "kv_cache.demand")
+_QUEUE = ("requests.waiting", "requests.limit", "requests.fit.p50", "kv_cache.demand")
 
 CONCERNS: dict[str, tuple[str, ...]] = {
     "allocator-fragmentation": ("memory.reserved_unused", "memory.oom_shortfall"),

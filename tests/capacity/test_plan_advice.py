@@ -349,3 +349,30 @@ def test_the_fewest_gpus_surely_leave_room_for_graphs_outside_the_budget() -> No
     answer = plan(FULL[0][0], Wish(14), "tp")
     assert (answer.solved, answer.solved_middle) == (("tp", ""), "1")
     assert not answer.command_sure
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (setup("Qwen3-8B", "P40", max_model_len=8192), "old-card"),
+        (setup("Qwen3-8B", "RTX 4090", version="0.6.3", max_model_len=8192), "old-version"),
+    ],
+)
+def test_nothing_is_said_to_fit_in_what_is_refused(given: Setup, why: str) -> None:
+    answer = plan(given)
+    assert why in codes(answer)
+    told = text_of(answer)
+    assert "It does not start: vLLM" in told
+    assert "144.0 KiB of KV cache per token " in told
+    assert not [phrase for phrase in ("room for", "at once", "binds first", "vllm serve") if phrase in told]
+
+
+def test_a_refused_card_has_no_figures_of_what_fits_beside_one_that_is_not() -> None:
+    cards = [(card, plan(setup("Qwen3-8B", card, max_model_len=8192))) for card in ("P40", "RTX 4090")]
+    columns = as_text(cards, "Qwen3-8B", Wish()).splitlines()
+    room, fits = (next(line.split() for line in columns if head in line) for head in ("room for", "requests at once,"))
+    assert (room[2], fits[-2]) == ("-", "-")
+    assert float(fits[-1]) > 1

@@ -28,6 +28,11 @@ def checked(plan: Plan) -> bool:
     return plan.setup.device in ("cuda", "rocm")
 
 
+def refused(plan: Plan) -> bool:
+    """Does vLLM refuse the set-up whatever its KV cache would hold? Then nothing fits in it."""
+    return any(code in REFUSALS for code, _values in plan.notes)
+
+
 def amounts(plan: Plan) -> dict[str, Amount]:
     """Every part, the room left over included."""
     budget = plan.budget
@@ -213,7 +218,7 @@ def _answer(page: Page, words: Words, plan: Plan, model: str) -> None:
     each, measured = words.value(budget.kv_bytes_per_token, "bytes"), budget.kv.basis == "measured"
     if budget.cacheless:
         page.text(_("no KV cache: an encoder reads a text once and keeps nothing of it"))
-    elif budget.kv_tokens > 0:
+    elif budget.kv_tokens > 0 and not refused(plan):
         low, high = (about(words, n, measured, "count") for n in budget.tokens_range)
         text = (
             _("{bytes} of KV cache per token: room for {tokens}")
@@ -244,11 +249,11 @@ def _answer(page: Page, words: Words, plan: Plan, model: str) -> None:
 def _fits(page: Page, words: Words, plan: Plan) -> None:
     _ = words._
     above = next((values for code, values in plan.notes if code.startswith("wish-above-")), None)
-    refused = None  # the length that the command replaces by a longer one, or that nothing admits
+    untold = None  # the length that the command replaces by a longer one, or that nothing admits
     if above is not None:
-        refused = "max_model_len" if above.get("command") else "wanted"
+        untold = "max_model_len" if above.get("command") else "wanted"
     for name, fit in plan.fits.items():
-        if name == refused:
+        if name == untold:
             continue
         which, count = _("of the wanted length") if name == "wanted" else _("of the longest allowed length"), words.fits(fit.requests)
         one, many = (
@@ -322,6 +327,9 @@ def _solved(words: Words, quantity: str, value: str, middle: str) -> str:
     return text.format(quantity=name, value=value, middle=middle)
 
 
+_NOTHING = "-"
+
+
 def _columns(page: Page, words: Words, plans: list[tuple[str, Plan]], model: str) -> None:
     _ = words._
     page.text(" · ".join([clean(_shown(model, plans[0][1])), *_title(words, plans[0][1])[:1]]), indent=0, style="bold")
@@ -332,12 +340,18 @@ def _columns(page: Page, words: Words, plans: list[tuple[str, Plan]], model: str
         rows.append((part_name(words, part), [about(words, a.bytes, a.basis == "measured") for _l, p in plans for a in [amounts(p)[part]]]))
     rows.append((_("in all"), [words.value(p.budget.total, "bytes") for _l, p in plans]))
     rows.append((_("KV cache per token"), [words.value(p.budget.kv_bytes_per_token, "bytes") for _l, p in plans]))
-    rows.append((_("room for"), [about(words, p.budget.kv_tokens, p.budget.kv.basis == "measured", "tokens") for _l, p in plans]))
+    room = [_NOTHING if refused(p) else about(words, p.budget.kv_tokens, p.budget.kv.basis == "measured", "tokens") for _l, p in plans]
+    rows.append((_("room for"), room))
     for name in plans[0][1].fits:
         tokens = words.value(plans[0][1].fits[name].tokens_per_request, "tokens")
-        rows.append((_("requests at once, {tokens} each").format(tokens=tokens), [words.fits(p.fits[name].requests) for _l, p in plans]))
+        rows.append(
+            (
+                _("requests at once, {tokens} each").format(tokens=tokens),
+                [_NOTHING if refused(p) else words.fits(p.fits[name].requests) for _l, p in plans],
+            )
+        )
     if plans[0][1].solved:
-        rows.append((f"--solve {plans[0][1].solved[0]}", [(p.solved[1] if p.solved else "") or "-" for _l, p in plans]))
+        rows.append((f"--solve {plans[0][1].solved[0]}", [(p.solved[1] if p.solved else "") or _NOTHING for _l, p in plans]))
     wide = max(cells(head) for head, _cells in rows)
     widths = [max(cells(values[i]) for _head, values in rows) for i in range(len(plans))]
     for head, values in rows:

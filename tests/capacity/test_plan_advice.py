@@ -345,6 +345,11 @@ def test_where_only_room_outside_the_budget_lacks_a_lower_share_is_a_way() -> No
         assert 0.9 <= float(share.flags["--gpu-memory-utilization"]) < (given.gpu_memory_utilization or 0)
 
 
+def test_a_lower_share_is_not_advised_where_it_holds_too_little() -> None:
+    said = {wish.concurrency: "Lower the utilization" in text_of(plan(given, wish), wish) for given, wish in FULL[:2]}
+    assert said == {14: False, 10: True}
+
+
 def test_the_fewest_gpus_surely_leave_room_for_graphs_outside_the_budget() -> None:
     answer = plan(FULL[0][0], Wish(14), "tp")
     assert (answer.solved, answer.solved_middle) == (("tp", ""), "1")

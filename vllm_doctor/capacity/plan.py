@@ -128,7 +128,7 @@ def plan(
         limits=ordered,
         flags={**options_of(best), **(given or {})},
         basis="measured" if measured else "model",
-        notes=(*_notes(setup, budget, wish, wanted, above), *_own_limit(setup, solved)),
+        notes=(*_notes(setup, budget, wish, wanted, above, ways), *_own_limit(setup, solved)),
         solved=solved,
         solved_middle=middle,
         others=others,
@@ -240,7 +240,7 @@ COMPRESSED = ("DeepseekV4",)
 """Architectures that compress their KV cache by layer: starts showed 5 to 100 KiB per token of the same model (0.25, 0.26)."""
 
 
-def _notes(setup: Setup, budget: Budget, wish: Wish, wanted: Fits, above: list[Note]) -> list[Note]:
+def _notes(setup: Setup, budget: Budget, wish: Wish, wanted: Fits, above: list[Note], ways: tuple[Way, ...]) -> list[Note]:
     notes = refusals(setup, budget)
     if setup.model.architecture.startswith(COMPRESSED) and not notes:
         notes.append(("compressed-cache", {}))
@@ -257,7 +257,8 @@ def _notes(setup: Setup, budget: Budget, wish: Wish, wanted: Fits, above: list[N
         notes.append((code, {"length": budget.max_model_len, "longest": longest, "safe": safe, "most": most}))
     crowded = not refused and not roomy(setup, size)
     if crowded and budget.graphs.bytes > 0 and not budget.graphs_in_budget:
-        notes.append(("graphs-outside", {"missing": -budget.headroom, "graphs": budget.graphs.bytes}))
+        lower = any(float(way.flags.get("--gpu-memory-utilization", 1)) < budget.utilization for way in ways)  # what does it alone is advised only
+        notes.append(("graphs-outside", {"missing": -budget.headroom, "graphs": budget.graphs.bytes, "lower": int(lower)}))
     elif crowded:
         notes.append(("free-near-budget", {"free": budget.total - budget.outside.bytes, "budget": budget.budget}))
     notes += above

@@ -126,6 +126,8 @@ def sentence(words: Words, code: str, values: dict[str, float | str]) -> str:
             "It does not start: this version's {method} needs compute capability {needs} or higher, and {card} has {has}, which is enough from "
             "vLLM {later} on."
         )
+    if code == "graphs-outside" and not values["lower"]:
+        text = _("It may start: CUDA graphs of about {graphs} are captured outside the budget, and {missing} are lacking there.")
     if code == "below-max-len" and not values["safe"]:
         text = _("It does not start with a length of {length}: about {longest} fit (surely no useful length, at best {most}).")
     if code == "below-max-len" and not values["longest"]:

@@ -38,18 +38,12 @@ class Start(Struct, frozen=True):
     tokens: int | None
     with_parts: Budget | None
     alone: Budget
-    weighed: Budget
     utilization_stated: bool
 
     @property
     def kv_error(self) -> float | None:
         """Relative error of the KV bytes from model, card and options alone."""
         return None if self.kv_gib is None else self.alone.kv.bytes / GIB / self.kv_gib - 1 if self.kv_gib > 0 else None
-
-    @property
-    def weighed_error(self) -> float | None:
-        """The same with the weights that the loading line states, where the row has it."""
-        return self.weighed.kv.bytes / GIB / self.kv_gib - 1 if self.kv_gib is not None and self.kv_gib > 0 else None
 
     @property
     def token_error(self) -> float | None:
@@ -134,9 +128,7 @@ def starts(knowledge: Knowledge, rows: Path = STARTS) -> tuple[list[Start], list
             elif kv is None and tokens is not None and alone.kv_tokens > 0:
                 kv = alone.kv.bytes / GIB * tokens / alone.kv_tokens  # tokens of several groups do not give bytes: compared as they are
             parts = size(structs.replace(setup, known=known)) if complete else None
-            weights: dict[Part, int] = {p: b for p, b in known.items() if p == "weights"}
-            weighed = size(structs.replace(setup, known=weights))
-            found.append(Start(row, setup, kv, tokens, parts, alone, weighed, bool(row["gpu_mem_util"])))
+            found.append(Start(row, setup, kv, tokens, parts, alone, bool(row["gpu_mem_util"])))
     return found, left
 
 

@@ -90,8 +90,7 @@ def _chunked(setup: Setup, engine: Engine, version: Version, length: int) -> boo
     if setup.enable_chunked_prefill is not None:
         return setup.enable_chunked_prefill
     model = setup.model
-    capability = setup.gpu.compute_capability if setup.gpu else ""
-    if capability[:1].isdigit() and float(capability) < 8.0:
+    if setup.capability is not None and setup.capability < 8.0:
         return False  # a V100 with 40,000 tokens profiled all of them at once (0.6.4)
     plain = model.kind in ("dense", "moe", "mla") and not model.sliding_window and setup.draft is None
     return version >= Version("0.5.5") and length > LONG_CONTEXT and plain

@@ -88,7 +88,8 @@ def expert_bytes(setup: Setup, limits: Limits) -> float:
 
 def linear_bytes(setup: Setup, limits: Limits) -> float:
     """Buffers of gated delta nets: about twelve of the width of the values for every token (projections, their convolved copies, gates, the
-    chunks' matrices and states, output), with heads of 128, as in all models read."""
+    chunks' matrices and states, output), with heads of 128 and states of 16 bits. The models read keep 32-bit states, which count double here:
+    the figure was fitted so."""
     model = setup.model
     heads = (model.ssm_state_bytes_per_seq or 0) / max(model.linear_layers or 1, 1) / (128 * 128 * 2)
     return limits.max_num_batched_tokens * heads / setup.tensor_parallel_size * 12 * 128 * 2
@@ -179,7 +180,7 @@ def v0_request_bytes(setup: Setup) -> float:
 def non_torch(setup: Setup, generation: Generation) -> Amount:
     """NCCL, workspaces of cuBLAS and of kernels, and what else the driver holds and PyTorch does not, as far as the budget is charged."""
     row = next(c for c in reversed(NON_TORCH) if Version(c.since) <= version_of(setup) or c is NON_TORCH[0])
-    ways = setup.tensor_parallel_size
+    ways, family = setup.tensor_parallel_size, int(setup.capability or 0)
     if setup.device == "rocm":
         value = ROCM_EACH * ways if ways > 1 else ROCM_SINGLE
     elif ways > 1:
@@ -190,23 +191,18 @@ def non_torch(setup: Setup, generation: Generation) -> Amount:
     else:
         value = row.single * (0.6 if setup.total_bytes < 60 * GIB else 1.0)  # fewer multiprocessors, smaller workspaces
     if setup.model.linear_type == "gdn":
-        value += row.linear[0 if capability(setup).startswith(("9.", "10.", "12.")) else 1]
-    low = 0.5 * value
-    if capability(setup).startswith("12.") and setup.device == "cuda":
-        value += first_start_bytes(setup, generation) / GIB  # on these cards that copy stays with the allocator (3 starts)
+        value += row.linear[0 if family in (9, 10, 12) else 1]
     if generation.charges_outside:
         value += context(setup).bytes / GIB
-        low = 0.5 * value
+    low = 0.5 * value
+    if family == 12 and setup.device == "cuda":
+        value += first_start_bytes(setup, generation) / GIB  # on these cards that copy stays with the allocator (3 starts)
     return Amount(round(value * GIB), "rule-of-thumb", low=round(low * GIB), high=round((2.0 * value + 0.1) * GIB))
-
-
-def capability(setup: Setup) -> str:
-    return setup.gpu.compute_capability if setup.gpu else ""
 
 
 def has_nvlink(setup: Setup) -> bool:
     """Are the GPUs joined by NVLink? Where the card is not known, the large ones."""
-    joined = setup.gpu.interconnect.startswith("NVLink") and not capability(setup).startswith("7.") if setup.gpu else True
+    joined = setup.gpu.interconnect.startswith("NVLink") and int(setup.capability or 0) != 7 if setup.gpu else True
     return joined and setup.total_bytes >= (30 if setup.gpu else 60) * GIB
 
 

@@ -99,8 +99,7 @@ def engine_of(setup: Setup) -> Engine:
     base = Version(version.base_version)
     if base < FIRST_WITH_V1 or base < Version("0.8.0"):
         return "V0"
-    capability = setup.gpu.compute_capability if setup.gpu else ""
-    if capability[:1].isdigit() and float(capability) < 8.0:
+    if setup.capability is not None and setup.capability < 8.0:
         return "V0"
     if base < Version("0.8.2") and (setup.kv_cache_dtype != "auto" or setup.cpu_offload_bytes):
         return "V0"

@@ -9,7 +9,7 @@ from .defaults import limits_of, version_of
 from .estimates import context
 from .kv import pool_of
 from .setup import Budget, Setup
-from .support import LEAST_CAPABILITY, capability_of, falls_back, first_release, lacking
+from .support import LEAST_CAPABILITY, falls_back, first_release, lacking
 
 Note = tuple[str, dict[str, float | str]]
 
@@ -31,7 +31,7 @@ def refusals(setup: Setup, budget: Budget) -> list[Note]:
 def _support(setup: Setup) -> list[Note]:
     """What this version cannot run on this card, or not at all (support.py)."""
     found: list[Note] = []
-    own, lacks, first = capability_of(setup.gpu), lacking(setup), first_release(setup)
+    own, lacks, first = setup.capability, lacking(setup), first_release(setup)
     if own is not None and own < LEAST_CAPABILITY:
         found.append(("old-card", {"card": setup.gpu.name if setup.gpu else "", "has": f"{own:.1f}", "needs": f"{LEAST_CAPABILITY:.1f}"}))
     elif lacks is not None:

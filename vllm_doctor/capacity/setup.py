@@ -27,6 +27,16 @@ class Amount(Struct, frozen=True):
         return (self.bytes if self.low is None else self.low, self.bytes if self.high is None else self.high)
 
 
+def capability_of(card: Gpu | None) -> float | None:
+    """The compute capability of an NVIDIA card; None where it is not known, and for other makers."""
+    if card is None or card.vendor != "NVIDIA":
+        return None
+    try:
+        return float(card.compute_capability)
+    except ValueError:
+        return None
+
+
 class Setup(Struct, frozen=True):
     """A server before it starts: model, card, version and the options that bear on memory. None: vLLM's default of that version.
 
@@ -73,6 +83,10 @@ class Setup(Struct, frozen=True):
     known: dict[Part, int] = field(default_factory=dict)
     known_rest: int | None = None
     known_kv_bytes: int | None = None
+
+    @property
+    def capability(self) -> float | None:
+        return capability_of(self.gpu)
 
 
 def reshaped(setup: Setup, **changes: Any) -> Setup:

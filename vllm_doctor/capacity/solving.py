@@ -46,20 +46,20 @@ Sizing = Callable[[Setup], Budget]
 
 def cautious(setup: Setup) -> Budget:
     """The budget with the KV cache at the low end of the estimates: what starts here starts."""
-    budget = size(setup)
-    low = budget.kv.span[0]
-    if setup.kv_cache_memory_bytes is not None or low >= budget.kv.bytes:
-        return budget
-    return size(structs.replace(setup, known_kv_bytes=low))
+    return _at_end(setup, 0)
 
 
 def hopeful(setup: Setup) -> Budget:
     """The budget with the KV cache at the high end of the estimates: what does not start here does not start."""
+    return _at_end(setup, 1)
+
+
+def _at_end(setup: Setup, end: int) -> Budget:
     budget = size(setup)
-    high = budget.kv.span[1]
-    if setup.kv_cache_memory_bytes is not None or high <= budget.kv.bytes:
+    kv = budget.kv.span[end]
+    if setup.kv_cache_memory_bytes is not None or kv == budget.kv.bytes:
         return budget
-    return size(structs.replace(setup, known_kv_bytes=high))
+    return size(structs.replace(setup, known_kv_bytes=kv))
 
 
 Certainty = Literal["surely", "maybe", "no"]

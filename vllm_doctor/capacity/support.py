@@ -8,7 +8,7 @@ from functools import lru_cache
 from packaging.version import Version
 
 from ..ruleset.load import load_knowledge
-from ..ruleset.schema import Architecture, Gpu, Method
+from ..ruleset.schema import Architecture, Method
 from .defaults import version_of
 from .generations import release_of
 from .setup import Setup
@@ -18,16 +18,6 @@ LEAST_CAPABILITY = 7.0
 """Of an NVIDIA GPU: the notes of older cards in rules/knowledge/gpus.yaml name it as vLLM's minimum."""
 FIRST_FALLBACK = Version("0.7.2")
 """First release that runs text models without a class of its own through Transformers (release notes). It is for dense ones."""
-
-
-def capability_of(card: Gpu | None) -> float | None:
-    """The compute capability of an NVIDIA card; None where it is not known, and for other makers."""
-    if card is None or card.vendor != "NVIDIA":
-        return None
-    try:
-        return float(card.compute_capability)
-    except ValueError:
-        return None
 
 
 @lru_cache(maxsize=1)
@@ -62,7 +52,7 @@ def needed(method: Method, version: Version) -> float | None:
 def lacking(setup: Setup) -> tuple[str, float, float, str] | None:
     """(method, capability that it needs, the card's, first release in which the card's is enough or "") where the card lacks what the
     quantisation needs. None where it has it, or where one of them is not known."""
-    own, method = capability_of(setup.gpu), method_of(setup)
+    own, method = setup.capability, method_of(setup)
     if own is None or method is None:
         return None
     need = needed(method, version_of(setup))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from ..capacity.defaults import LONG_CONTEXT
 from ..capacity.names import find_gpu
 from ..capacity.observed import option, positive, setup_of, truth, whole
+from ..capacity.setup import capability_of
 from ..capacity.size import size
 from ..model.case import Case, Known, Run
 from ..model.figures import figure
@@ -35,12 +36,8 @@ def fp8_hardware(case: Case, run: Run, finding: Judgement, evaluator: Evaluator)
         return None
     answers: set[bool | None] = set()
     for name in names:
-        gpu = find_gpu(name, load_knowledge()).gpu
-        capability = gpu.compute_capability if gpu else ""
-        try:
-            answers.add(float(capability) >= FP8_CAPABILITY)
-        except ValueError:
-            answers.add(None)
+        capability = capability_of(find_gpu(name, load_knowledge()).gpu)
+        answers.add(None if capability is None else capability >= FP8_CAPABILITY)
     return False if False in answers else None if None in answers else True
 
 
